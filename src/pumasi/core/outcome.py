@@ -1,0 +1,42 @@
+"""How a gang, and with it a run, ended; and the exit code that says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Verdict(str, Enum):
+    DONE = "done"
+    FAILED = "failed"
+    LOST = "lost"
+    TIMED_OUT = "timed out"
+    STOPPED = "stopped"
+
+    @property
+    def exit_code(self) -> int:
+        return _EXIT_CODES[self]
+
+
+_EXIT_CODES = {
+    Verdict.DONE: 0,
+    Verdict.FAILED: 1,
+    Verdict.LOST: 3,
+    Verdict.TIMED_OUT: 4,
+    Verdict.STOPPED: 5,
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`reason` is one sentence that names rank, node and cause; `hint` says what to do; `tail` is the
+    end of the log of the rank that failed first."""
+
+    verdict: Verdict
+    reason: str = ""
+    hint: str = ""
+    rank: int | None = None
+    node: str | None = None
+    code: int | None = None
+    signal: str | None = None
+    tail: tuple[str, ...] = ()

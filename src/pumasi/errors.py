@@ -1,0 +1,57 @@
+"""Every error that Pumasi raises on purpose, and the exit code that each ends the CLI with.
+
+PumasiError
+├── UsageError         2  what was asked for makes no sense: an option, a value, a file
+│   ├── SpecError      2  a field of the spec or of pumasi.yaml, with its place
+│   └── DoesNotFit     2  the request is larger than the pool can ever give
+├── NotFound           6  no such run
+└── SystemTrouble      7  this machine stands in the way: a full disk, a read-only home
+    ├── StoreTooNew    7  the store was written by a newer Pumasi
+    └── RunBusy        7  another manager steers this run
+
+A run that ends badly is no error but an outcome: see `core.outcome`, which has the codes 0, 1, 3, 4 and 5.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PumasiError(Exception):
+    """A sentence for the user, and a hint that says what to do about it."""
+
+    exit_code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(PumasiError):
+    exit_code = 2
+
+
+class SpecError(UsageError):
+    pass
+
+
+class DoesNotFit(UsageError):
+    pass
+
+
+class NotFound(PumasiError):
+    exit_code = 6
+
+
+class SystemTrouble(PumasiError):
+    exit_code = 7
+
+
+class StoreTooNew(SystemTrouble):
+    pass
+
+
+class RunBusy(SystemTrouble):
+    pass
