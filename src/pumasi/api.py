@@ -1,0 +1,76 @@
+"""Pumasi from Python: `pumasi.run("train.py", slots=4)`.
+
+The run has a process of its own, so neither an event loop in the caller (a notebook has one) nor a busy interpreter
+disturbs it. It ends with the caller, unless it is detached.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pumasi import control
+from pumasi.config import build_spec
+from pumasi.store import MetricRow, RunRecord, Store, default_home
+
+
+class Run:
+    """A run, going on or ended. Everything is read from the store, so a `Run` can be made for any id."""
+
+    def __init__(self, run_id: str | None = None) -> None:
+        self._store = Store.open(default_home(os.environ))
+        self.id = control.find(self._store, run_id).id
+        self._manager: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}: {self.state}>"
+
+    @property
+    def record(self) -> RunRecord:
+        return control.find(self._store, self.id)
+
+    @property
+    def state(self) -> str:
+        return self.record.state
+
+    @property
+    def outcome(self) -> dict[str, object] | None:
+        """How it ended: verdict, reason, hint, rank, node, code, signal, tail. None while it goes on."""
+        return self.record.outcome
+
+    def wait(self, timeout: float | None = None) -> str:
+        """The state in which the run ended; TimeoutError when it has not within `timeout` seconds."""
+        state = control.wait(self._store, self.id, timeout).state
+        if self._manager is not None:
+            self._manager.wait()
+        return state
+
+    def logs(self, *, rank: int | None = None, tail: int | None = None) -> str:
+        return b"".join(self._pieces(rank, tail)).decode("utf-8", "replace")
+
+    def _pieces(self, rank: int | None, tail: int | None) -> Iterator[bytes]:
+        for frame in self._store.read_log(self.id, rank=rank, tail=tail):
+            yield frame.text + frame.end
+
+    def metrics(self, name: str | None = None, *, rank: int | None = None) -> list[MetricRow]:
+        """All that was measured, in order: rows with at, attempt, rank, step, epoch, name, value."""
+        return self._store.metrics(self.id, name=name, rank=rank)
+
+    def stop(self, *, force: bool = False) -> str:
+        control.stop(self._store, self.record, force=force, tell=lambda _: None)
+        return self.state
+
+
+def run(command: str | os.PathLike[str] | Sequence[str], *args: str, detach: bool = False, **options: object) -> Run:
+    """Start a script or program and return at once. `options` are those of `pumasi run`: slots, framework, restarts …"""
+    from pumasi import session
+
+    words = [os.fspath(command)] if isinstance(command, (str, os.PathLike)) else list(command)
+    spec = build_spec({**options, "command": [*words, *args]}, Path.cwd(), os.environ)
+    store = Store.open(default_home(os.environ))
+    record, process = session.detach(store, spec, lifeline=not detach)
+    started = Run(record.id)
+    started._manager = None if detach else process
+    return started

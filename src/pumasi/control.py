@@ -1,0 +1,126 @@
+"""What can be done to a run from outside its manager: look after it, wait for it, follow it, stop it, delete it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pumasi.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from pumasi.recorder import View
+    from pumasi.store import RunRecord, Store
+
+POLL = 0.1
+YOUTH = 30.0
+"""A run this young may have a manager that has not taken its lock yet."""
+MARGIN = 30.0
+"""Seconds beyond its grace after which a manager that was asked to stop is taken for stuck."""
+
+
+def reconcile(store: Store) -> None:
+    """Close the records of runs whose manager died, and end whatever it may have left."""
+    for record in store.runs():
+        if record.ended is None and _is_orphan(store, record):
+            _bury(store, record, "lost", 3, "Its manager was killed.")
+
+
+def _is_orphan(store: Store, record: RunRecord) -> bool:
+    young = record.pid is None and time.time() - record.created < YOUTH
+    return not young and store.manager_pid(record.id) is None and store.run(record.id).ended is None
+
+
+def _bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason: str) -> None:
+    from pumasi.agent.agent import kill_family
+
+    kill_family(f"PUMASI_GANG={record.id}.")
+    shutil.rmtree(store.folder(record.id) / "tmp", ignore_errors=True)
+    now = time.time()
+    outcome = {"verdict": verdict, "reason": reason, "hint": f"What it printed: pumasi logs {record.id}"}
+    store.update_run(record.id, state=verdict, ended=now, outcome=outcome, exit_code=exit_code)
+    store.add_event(record.id, now, "finished", outcome)
+
+
+def wait(store: Store, run_id: str, timeout: float | None = None) -> RunRecord:
+    """The record of the run when it has ended. TimeoutError when it has not in time."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        record = store.run(run_id)
+        if record.ended is not None:
+            return record
+        if _is_orphan(store, record):
+            reconcile(store)
+            continue
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError(f"{run_id} is still {record.state} after {timeout:g} s.")
+        time.sleep(POLL)
+
+
+def stop(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], None]) -> RunRecord:
+    """Ask the manager to stop the run, and see that it does; one that does not answer is killed with all it has."""
+    reconcile(store)
+    pid = store.manager_pid(record.id)
+    if record.ended is not None or pid is None:
+        return store.run(record.id)
+    grace = 0.0 if force else float(str(record.spec.get("grace", 0.0)))
+    tell(f"Stopping {record.id}" + (" at once." if force else f": its processes have {grace:g} s to end."))
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGUSR1 if force else signal.SIGTERM)
+    try:
+        return wait(store, record.id, grace + MARGIN)
+    except TimeoutError:
+        tell(f"The manager of {record.id} does not answer: ending it by force.")
+    _kill_manager(store, record.id)
+    _bury(store, record, "stopped", 5, "Stopped by force: its manager did not answer.")
+    return store.run(record.id)
+
+
+def _kill_manager(store: Store, run_id: str) -> None:
+    deadline = time.monotonic() + MARGIN
+    while (pid := store.manager_pid(run_id)) is not None and time.monotonic() < deadline:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL)
+
+
+def delete(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], None]) -> None:
+    reconcile(store)
+    if store.run(record.id).ended is None:
+        if not force:
+            hint = f"Stop it first (pumasi stop {record.id}), or delete it with --force."
+            raise UsageError(f"{record.id} is still {record.state}.", hint)
+        stop(store, record, force=True, tell=tell)
+    store.delete_run(record.id)
+
+
+def follow(store: Store, run_id: str, view: View, *, pause: Callable[[float], None] = time.sleep) -> RunRecord:
+    """Show the run from its beginning, and go on until it has ended. `pause` may raise to leave."""
+    from pumasi.core.metrics import MetricParser
+
+    log, parser, seen = store.follow_log(run_id), MetricParser(), 0
+    while True:
+        record = store.run(run_id)
+        for event in store.events(run_id, after=seen):
+            seen = event.seq
+            view.event(event.at, event.kind, event.data)
+        while frames := log.read():
+            view.output(frames)
+            for rank, reading in parser.feed_many((frame.rank, frame.text) for frame in frames):
+                view.reading(rank, reading)
+        if record.ended is not None:
+            return record
+        if _is_orphan(store, record):
+            reconcile(store)
+        pause(POLL)
+
+
+def find(store: Store, prefix: str | None) -> RunRecord:
+    record = store.find(prefix)
+    with suppress(NotFound):
+        reconcile(store)
+    return store.run(record.id)

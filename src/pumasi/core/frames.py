@@ -1,0 +1,63 @@
+"""The agent's output, line by line: which rank said what, and when.
+
+    0.17 1763240000123|loss: 0.31
+
+is rank 0's 17th piece of output, at that millisecond. The character after the time is the kind; a reader who sees the
+numbers jump knows that it has lost something. Lines that start with `@` are the agent's own words, in JSON. The same
+bytes are what the store keeps as a run's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+STDOUT_LINE = b"|"
+STDERR_LINE = b":"
+STDOUT_PIECE = b">"
+"""A piece of a line that goes on in the next frame."""
+STDERR_PIECE = b"}"
+STDOUT_PROGRESS = b"~"
+"""A line that ended in a carriage return: the next one overwrites it."""
+STDERR_PROGRESS = b"^"
+
+_STDERR = frozenset((STDERR_LINE, STDERR_PIECE, STDERR_PROGRESS))
+_ENDS = {STDOUT_LINE: b"\n", STDERR_LINE: b"\n", STDOUT_PROGRESS: b"\r", STDERR_PROGRESS: b"\r"}
+_TIME_DIGITS = 13
+
+
+class Frame(NamedTuple):
+    rank: int
+    seq: int
+    ms: int
+    kind: bytes
+    text: bytes
+
+    @property
+    def is_stderr(self) -> bool:
+        return self.kind in _STDERR
+
+    @property
+    def end(self) -> bytes:
+        """What ended this text in the program's own output: a newline, a carriage return, or nothing yet."""
+        return _ENDS.get(self.kind, b"")
+
+
+def parse_frame(line: bytes) -> Frame | None:
+    """The frame in `line` (without its newline), or None when it is not one: torn, or not the agent's."""
+    head, _, rest = line.partition(b" ")
+    rank, _, seq = head.partition(b".")
+    ms, kind = rest[:_TIME_DIGITS], rest[_TIME_DIGITS : _TIME_DIGITS + 1]
+    try:
+        frame = Frame(int(rank), int(seq), int(ms), kind, rest[_TIME_DIGITS + 1 :])
+    except ValueError:
+        return None
+    return frame if kind in _STDERR or kind in _ENDS or kind == STDOUT_PIECE else None
+
+
+def parse_frames(chunk: bytes) -> Iterator[Frame]:
+    """All frames in a chunk of whole lines."""
+    for line in chunk.split(b"\n"):
+        frame = parse_frame(line)
+        if frame is not None:
+            yield frame

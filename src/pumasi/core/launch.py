@@ -1,0 +1,105 @@
+"""Placement to order: what the agent of each node has to know to start its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pumasi.core.frameworks import Gang, chief_ports, decides, environment, hostfile, settle_see_gpus
+from pumasi.core.ranks import Rank, RankTable, rank_table
+from pumasi.core.spec import Spec
+
+
+class Program(NamedTuple):
+    """What every rank runs, as found on this machine. `mpirun` is set when MPI has to start the ranks;
+    `launcher` when the program is itself one that starts ranks elsewhere, and so runs on the chief's node only."""
+
+    command: tuple[str, ...]
+    framework: str
+    because: str
+    files: Mapping[str, str]
+    mpirun: str | None = None
+    launcher: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class Attempt(NamedTuple):
+    """One attempt, as far as it differs from the others: where it runs and what nobody else may know."""
+
+    run: str
+    number: int
+    placement: Mapping[str, int]
+    gpus: Mapping[str, Sequence[str]]
+    secret: str
+    nonce: str
+    folder: str
+    addresses: Sequence[str]
+
+
+def gang_of(spec: Spec, framework: str, attempt: Attempt) -> Gang:
+    share = {name: 1 for name in attempt.placement} if spec.per_node else attempt.placement
+    table = rank_table(share, ps=spec.ps, evaluator=spec.evaluator)
+    return Gang(
+        run=attempt.run,
+        attempt=attempt.number,
+        restarts=spec.restarts,
+        table=table,
+        per_node=spec.per_node,
+        slot_as_node=spec.slot_as_node,
+        gpus=tuple(tuple(attempt.gpus.get(name, ())) for name in table.nodes) if attempt.gpus else (),
+        see_gpus=settle_see_gpus(framework, spec.see_gpus, per_node=spec.per_node, slot_as_node=spec.slot_as_node),
+        slots_per_node=tuple(attempt.placement[name] for name in table.nodes),
+    )
+
+
+def agent_configs(spec: Spec, program: Program, attempt: Attempt, gang: Gang) -> list[dict[str, Any]]:
+    """A configuration a node, the chief's first; see `agent.py` for what each word means."""
+    shared = _shared(spec, program, attempt, gang)
+    return [_config(spec, program, attempt, gang, node, shared) for node in range(len(gang.table.nodes))]
+
+
+def _shared(spec: Spec, program: Program, attempt: Attempt, gang: Gang) -> dict[str, Any]:
+    table = gang.table
+    return {
+        "nodes": len(table.nodes),
+        "names": list(table.nodes),
+        "total": 1 if program.launcher else len(table.ranks),
+        "deciders": [0] if program.launcher else [rank.rank for rank in table.ranks if decides(gang, rank)],
+        "hub": [attempt.addresses[0], 0],
+        "secret": attempt.secret,
+        "chief_ports": list(chief_ports(gang, program.framework)),
+        "hostfile": hostfile(gang) if program.mpirun is not None or program.launcher else None,
+        "launcher": _mpirun(program, table) if program.mpirun else None,
+        "files": dict(program.files),
+        "cwd": spec.workdir,
+        "start_timeout": spec.start_timeout,
+        "silence": spec.silence,
+        "grace": spec.grace,
+    }
+
+
+def _config(
+    spec: Spec, program: Program, attempt: Attempt, gang: Gang, node: int, shared: Mapping[str, Any]
+) -> dict[str, Any]:
+    ranks = gang.table.on(node) if not program.launcher else gang.table.on(node)[: node == 0]
+    return {
+        **shared,
+        "node": node,
+        "address": attempt.addresses[node],
+        "gang": f"{attempt.run}.{attempt.number}.{attempt.nonce}.{node}",
+        "dir": f"{attempt.folder}/tmp/{attempt.number}-{node}",
+        "first": ranks[0].rank if ranks else 0,
+        "ranks": [_rank(spec, program, attempt, gang, rank) for rank in ranks],
+    }
+
+
+def _rank(spec: Spec, program: Program, attempt: Attempt, gang: Gang, rank: Rank) -> dict[str, Any]:
+    own = {"PUMASI_CHECKPOINT_DIR": f"{attempt.folder}/checkpoints", "PUMASI_NODE": gang.table.nodes[rank.node]}
+    env = {**environment(gang, rank, program.framework), **own, **spec.env}
+    return {"rank": rank.rank, "command": list(program.command), "env": env}
+
+
+def _mpirun(program: Program, table: RankTable) -> list[str]:
+    """`{self}` is the agent, which stands between mpirun and each rank."""
+    count = str(len(table.ranks))
+    return [str(program.mpirun), "-np", count, "--map-by", "slot", "--bind-to", "none", "{self}", "rank", *program.command]

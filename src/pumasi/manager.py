@@ -1,0 +1,203 @@
+"""The loop that joins planner, pool and store: events go through `core.manage`, and what it answers is done."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pumasi.core import manage
+from pumasi.core.endings import outcome_of
+from pumasi.core.flows.single import Single
+from pumasi.core.frameworks import Gang
+from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
+from pumasi.core.outcome import Outcome, Verdict
+from pumasi.core.planner import plan
+from pumasi.core.ranks import chief_first
+from pumasi.core.spec import Spec
+from pumasi.errors import DoesNotFit, PumasiError
+from pumasi.pools.base import Order, Pool
+from pumasi.recorder import Recorder
+
+TASK = "main"
+
+
+class Manager:
+    """Steers one run from its plan to its outcome. Also the pool's sink: whatever the gang does comes in here."""
+
+    def __init__(self, run_id: str, folder: str, spec: Spec, program: Program, pool: Pool, recorder: Recorder) -> None:
+        self._run_id = run_id
+        self._folder = folder
+        self._spec = spec
+        self._program = program
+        self._pool = pool
+        self._recorder = recorder
+        self._events: asyncio.Queue[manage.Event | BaseException] = asyncio.Queue()
+        self._gangs: dict[int, Gang] = {}
+        self._gpus: dict[int, Mapping[str, Any]] = {}
+        self._wake: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> Outcome:
+        spec = self._spec
+        policy = manage.Policy(spec.restarts, spec.timeout, spec.start_timeout, spec.grace, spec.wait)
+        state = manage.begin(Single(TASK), policy)
+        for note in self._program.notes:
+            self._recorder.event(time.time(), "note", text=note)
+        self._post(manage.Begun(time.time()))
+        try:
+            while state.outcome is None:
+                before = state.summary
+                state, actions = manage.step(state, await self._next())
+                if state.summary != before and state.outcome is None:
+                    self._recorder.update(time.time(), state=state.summary)
+                for action in actions:
+                    self._do(action)
+        finally:
+            await self._pool.close()
+        return self._finish(state.outcome)
+
+    def stop(self, *, force: bool = False) -> None:
+        self._post(manage.StopAsked(time.time(), force))
+
+    async def _next(self) -> manage.Event:
+        event = await self._events.get()
+        if isinstance(event, BaseException):
+            raise event
+        return event
+
+    def _post(self, event: manage.Event) -> None:
+        self._events.put_nowait(event)
+
+    def _finish(self, outcome: Outcome) -> Outcome:
+        now = time.time()
+        told = asdict(outcome)
+        self._recorder.update(
+            now, state=outcome.verdict.value, ended=now, outcome=told, exit_code=outcome.verdict.exit_code
+        )
+        self._recorder.event(now, "finished", **told)
+        return outcome
+
+    # ---- actions
+
+    def _do(self, action: manage.Action) -> None:
+        now = time.time()
+        match action:
+            case manage.Place():
+                self._spawn(self._place(action.task, action.attempt))
+            case manage.Launch():
+                self._spawn(self._launch(action.attempt, action.placement))
+            case manage.End():
+                self._recorder.event(now, "ending", why=action.why)
+                self._pool.end(action.task, action.attempt, action.grace)
+            case manage.Kill():
+                self._pool.end(action.task, action.attempt, 0)
+            case manage.Wake():
+                self._set_wake(action.at)
+            case manage.Waiting():
+                self._recorder.event(now, "waiting", reason=action.reason)
+            case manage.Restarting():
+                self._recorder.event(now, "restarting", attempt=action.attempt, reason=action.reason)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._collect)
+
+    def _collect(self, task: asyncio.Task[None]) -> None:
+        """What fails in the background ends the loop as if it had failed there: nothing may die unseen."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._events.put_nowait(error)
+
+    def _set_wake(self, at: float) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        delay = max(0.0, at - time.time())
+        self._wake = asyncio.get_running_loop().call_later(delay, lambda: self._post(manage.Tick(time.time())))
+
+    async def _place(self, task: str, attempt: int) -> None:
+        try:
+            placement = plan(await self._pool.nodes(), self._spec.slots).placement
+            gpus = await self._pool.reserve(placement)
+        except PumasiError as error:
+            hopeless = self._spec.slots > self._pool.capacity() or not isinstance(error, DoesNotFit)
+            self._post(manage.Refused(time.time(), task, attempt, error.message, hopeless, error.hint))
+            return
+        if gpus is None:
+            self._post(manage.Refused(time.time(), task, attempt, "Another run was faster to take the GPUs."))
+            return
+        self._gpus[attempt] = gpus
+        self._post(manage.Placed(time.time(), task, attempt, placement))
+
+    async def _launch(self, attempt: int, placement: Mapping[str, int]) -> None:
+        order = self._order(attempt, placement)
+        now = time.time()
+        self._recorder.update(
+            now, attempt=attempt, placement=dict(placement), ranks=len(self._gangs[attempt].table.ranks)
+        )
+        self._recorder.event(now, "starting", attempt=attempt)
+        try:
+            await self._pool.launch(order, self)
+        except OSError as error:
+            outcome = Outcome(Verdict.FAILED, f"The gang could not be started: {error}.")
+            self._post(manage.Ended(time.time(), TASK, attempt, outcome))
+
+    def _order(self, attempt: int, placement: Mapping[str, int]) -> Order:
+        nodes = chief_first(placement)
+        details = Attempt(
+            run=self._run_id,
+            number=attempt,
+            placement=placement,
+            gpus=self._gpus[attempt],
+            secret=secrets.token_hex(32),
+            nonce=secrets.token_hex(4),
+            folder=self._folder,
+            addresses=self._pool.addresses(nodes),
+        )
+        gang = gang_of(self._spec, self._program.framework, details)
+        self._gangs[attempt] = gang
+        self._recorder.event(
+            time.time(),
+            "planned",
+            placement=dict(placement),
+            chief=nodes[0],
+            framework=self._program.framework,
+            because=self._program.because,
+            python=self._program.command[0],
+            gpus={node: list(ids) for node, ids in details.gpus.items()},
+            see_gpus=gang.see_gpus,
+        )
+        return Order(TASK, attempt, gang.table.nodes, agent_configs(self._spec, self._program, details, gang))
+
+    # ---- what the gang tells
+
+    def frames(self, order: Order, chunk: bytes) -> None:
+        self._recorder.frames(time.time(), order.attempt, chunk)
+
+    def said(self, order: Order, words: Mapping[str, Any]) -> None:
+        now = time.time()
+        if words["event"] == "running":
+            self._recorder.update(now, started=now)
+            self._recorder.event(now, "running", attempt=order.attempt, ranks=self._named(order, words["ranks"]))
+            self._post(manage.Started(now, order.task, order.attempt))
+        elif words["event"] == "exit":
+            ended = {key: words[key] for key in ("rank", "code", "signal")}
+            self._recorder.event(now, "rank ended", attempt=order.attempt, **ended)
+        elif words["event"] == "ending":
+            outcome = self._outcome(order, words["outcome"])
+            self._post(manage.Failing(now, order.task, order.attempt, outcome))
+
+    def _named(self, order: Order, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        table = self._gangs[order.attempt].table
+        return [{**rank, "node": order.nodes[rank["node"]], "role": table.ranks[rank["rank"]].role} for rank in ranks]
+
+    def ended(self, order: Order, facts: Mapping[str, Any]) -> None:
+        self._post(manage.Ended(time.time(), order.task, order.attempt, self._outcome(order, facts)))
+
+    def _outcome(self, order: Order, facts: Mapping[str, Any]) -> Outcome:
+        return outcome_of(facts, order.nodes, len(self._gangs[order.attempt].table.ranks))

@@ -1,0 +1,285 @@
+"""This machine as a pool: one agent, or several on different loopback addresses that pretend to be nodes.
+
+An agent's standard input is its lifeline: it closes when the manager is gone, however it went, and the agent ends
+everything. An agent that is killed itself leaves ranks behind; they carry the gang's mark and are found by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from pumasi.agent import agent as agent_file
+from pumasi.core.planner import Node
+from pumasi.core.spec import MOST_SLOTS, Spec
+from pumasi.errors import DoesNotFit
+from pumasi.pools.base import Order, Pool, Sink
+from pumasi.pools.gpus import Gpu
+
+INSISTENCE = 3.0
+"""Seconds that agents get to obey a kill before they are killed themselves."""
+_PIPE_SIZE = 1 << 20
+
+
+class LocalPool(Pool):
+    def __init__(self, spec: Spec, home: Path, gpus: Sequence[Gpu]) -> None:
+        self._spec = spec
+        self._home = home
+        self._gpus = gpus if spec.gpu != "none" else ()
+        self._held: dict[str, IO[str]] = {}
+        self._gangs: dict[tuple[str, int], LocalGang] = {}
+
+    async def nodes(self) -> list[Node]:
+        if self._spec.nodes is not None:
+            return [Node(f"node-{index}", free) for index, free in enumerate(self._spec.nodes)]
+        if self._gpus:
+            return [Node(platform.node(), len(self._free_gpus()))]
+        if self._spec.gpu == "required":
+            raise DoesNotFit(
+                "This machine has no GPU that Pumasi can see.",
+                "Train on the CPU with --slots, or see `pumasi doctor`.",
+            )
+        return [Node(platform.node(), MOST_SLOTS)]
+
+    def capacity(self) -> int:
+        if self._spec.nodes is not None:
+            return sum(self._spec.nodes)
+        return len(self._gpus) or MOST_SLOTS
+
+    def addresses(self, nodes: Sequence[str]) -> Sequence[str]:
+        """Linux answers on all of 127.0.0.0/8; elsewhere the pretended nodes share one address."""
+        if sys.platform.startswith("linux"):
+            return [f"127.0.{index // 250}.{index % 250 + 1}" for index in range(len(nodes))]
+        return ["127.0.0.1"] * len(nodes)
+
+    async def reserve(self, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
+        if not self._gpus or self._spec.nodes is not None:
+            return {}
+        wanted = sum(placement.values())
+        for gpu in self._free_gpus():
+            if len(self._held) < wanted:
+                self._hold(gpu)
+        if len(self._held) < wanted:
+            self._release()
+            return None
+        return {platform.node(): list(self._held)}
+
+    def _free_gpus(self) -> list[Gpu]:
+        return [gpu for gpu in self._gpus if not gpu.busy and self._try_lock(gpu, keep=False)]
+
+    def _hold(self, gpu: Gpu) -> None:
+        self._try_lock(gpu, keep=True)
+
+    def _try_lock(self, gpu: Gpu, *, keep: bool) -> bool:
+        """A GPU belongs to the run that holds the lock on its file; the kernel frees it when the manager dies."""
+        if gpu.id in self._held:
+            return False
+        folder = self._home / "gpus"
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / gpu.id.replace("/", "_")).open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return False
+        if keep:
+            self._held[gpu.id] = file
+        else:
+            file.close()
+        return True
+
+    def _release(self) -> None:
+        for file in self._held.values():
+            file.close()
+        self._held.clear()
+
+    async def launch(self, order: Order, sink: Sink) -> None:
+        gang = LocalGang(order, sink, self._forget)
+        self._gangs[order.task, order.attempt] = gang
+        await gang.start()
+
+    def _forget(self, order: Order) -> None:
+        self._gangs.pop((order.task, order.attempt), None)
+        if not self._gangs:
+            self._release()
+
+    def end(self, task: str, attempt: int, grace: float) -> None:
+        gang = self._gangs.get((task, attempt))
+        if gang is not None:
+            gang.end(grace)
+
+    async def close(self) -> None:
+        for gang in list(self._gangs.values()):
+            gang.kill()
+        self._release()
+
+
+class LocalGang:
+    """The agents of one attempt."""
+
+    def __init__(self, order: Order, sink: Sink, forget: Any) -> None:
+        self.order = order
+        self.sink = sink
+        self.forget = forget
+        self.agents: dict[int, AgentProcess] = {}
+        self.facts: Mapping[str, Any] | None = None
+        self.killing = False
+        self.over = False
+
+    @property
+    def mark(self) -> str:
+        return "PUMASI_GANG=" + str(self.order.configs[0]["gang"]).rpartition(".")[0] + "."
+
+    async def start(self) -> None:
+        await self._start_agent(0, {})
+
+    async def _start_agent(self, node: int, changes: Mapping[str, Any]) -> None:
+        config = {**self.order.configs[node], **changes}
+        Path(config["dir"]).mkdir(parents=True, exist_ok=True)
+        agent = AgentProcess(self, node, config)
+        self.agents[node] = agent
+        await agent.start()
+
+    def said(self, node: int, words: Mapping[str, Any]) -> None:
+        if words["event"] == "listening":
+            self._start_members(int(words["port"]))
+        elif words["event"] == "over":
+            if node == 0 or self.facts is None:
+                self.facts = words["outcome"]
+        else:
+            self.sink.said(self.order, words)
+
+    def _start_members(self, port: int) -> None:
+        host = self.order.configs[0]["hub"][0]
+        starts = [self._start_agent(node, {"hub": [host, port]}) for node in range(1, len(self.order.configs))]
+        self.starting = [asyncio.ensure_future(start) for start in starts]
+
+    def closed(self, node: int, said_over: bool) -> None:
+        """An agent is gone. One that went without a word was killed: then nothing of the gang may go on."""
+        agent = self.agents.pop(node)
+        agent.forget_process()
+        if not said_over:
+            self.facts = self.facts or {"cause": "agent died", "node": node}
+            self.kill()
+        if not self.agents:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.over:
+            return
+        self.over = True
+        agent_file.kill_family(self.mark)
+        for config in self.order.configs:
+            shutil.rmtree(config["dir"], ignore_errors=True)
+        self.forget(self.order)
+        self.sink.ended(self.order, self.facts or {"cause": "stopped"})
+
+    def end(self, grace: float) -> None:
+        hub = self.agents.get(0)
+        if hub is not None:
+            hub.tell({"grace": grace})
+        if grace <= 0 and not self.killing:
+            self.killing = True
+            asyncio.get_running_loop().call_later(INSISTENCE, self.kill)
+
+    def kill(self) -> None:
+        for agent in list(self.agents.values()):
+            agent.kill()
+        if self.agents:
+            agent_file.kill_family(self.mark)
+
+
+class AgentProcess(asyncio.Protocol):
+    """One agent: its configuration and commands go in, frames and its own words come out."""
+
+    def __init__(self, gang: LocalGang, node: int, config: Mapping[str, Any]) -> None:
+        self.gang = gang
+        self.node = node
+        self.config = config
+        self.rest = b""
+        self.said_over = False
+
+    async def start(self) -> None:
+        environ = {**os.environ, "PUMASI_GANG": str(self.config["gang"])}
+        errors = Path(self.config["dir"]) / "agent.err"
+        with errors.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", agent_file.__file__, "-"],
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        self.pid = self.process.pid
+        self.tell(self.config)
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)  # type: ignore[arg-type]
+        await asyncio.get_running_loop().connect_read_pipe(lambda: self, self.process.stdout)
+
+    def tell(self, words: Mapping[str, Any]) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(json.dumps(words).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def data_received(self, data: bytes) -> None:
+        whole, newline, rest = data.rpartition(b"\n")
+        if not newline:
+            self.rest += data
+            return
+        chunk, self.rest = self.rest + whole + newline, rest
+        if chunk.startswith(b"@") or b"\n@" in chunk:
+            self._part(chunk)
+        else:
+            self.gang.sink.frames(self.gang.order, chunk)
+
+    def _part(self, chunk: bytes) -> None:
+        """Keep the order: a rank's last words come before the news of its end."""
+        frames: list[bytes] = []
+        for line in _lines(chunk):
+            if not line.startswith(b"@"):
+                frames.append(line)
+                continue
+            self._pass(frames)
+            words = json.loads(line[1:])
+            self.said_over = self.said_over or words["event"] == "over"
+            self.gang.said(self.node, words)
+        self._pass(frames)
+
+    def _pass(self, frames: list[bytes]) -> None:
+        if frames:
+            self.gang.sink.frames(self.gang.order, b"".join(frames))
+            frames.clear()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gang.closed(self.node, self.said_over)
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def forget_process(self) -> None:
+        """Reap it; a manager that was forked off is not its parent and has nothing to reap."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=INSISTENCE)
+
+
+def _lines(chunk: bytes) -> list[bytes]:
+    return [line + b"\n" for line in chunk.split(b"\n")[:-1]]

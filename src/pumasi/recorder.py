@@ -1,0 +1,83 @@
+"""Writes down what happens to a run, and shows it. A store that fails (a full disk) costs the record, not the training:
+what could not be written is counted and told, and the outcome is tried once more at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from pumasi.core.frames import Frame, parse_frames
+from pumasi.core.metrics import MetricParser, Reading
+from pumasi.errors import SystemTrouble
+from pumasi.store import MetricRow, Store
+
+
+class View(Protocol):
+    """Who watches a run: a terminal, a pipe, a notebook, or nobody."""
+
+    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None: ...
+
+    def output(self, frames: Sequence[Frame]) -> None: ...
+
+    def reading(self, rank: int, reading: Reading) -> None: ...
+
+    def ask(self, question: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Recorder:
+    def __init__(self, store: Store, run_id: str, view: View) -> None:
+        self._store = store
+        self._run_id = run_id
+        self.view = view
+        self._parser = MetricParser()
+        self._pending: dict[str, object] = {}
+        self._told = False
+        self.unsaved_bytes = 0
+
+    def event(self, at: float, kind: str, **data: Any) -> None:
+        self.view.event(at, kind, data)
+        try:
+            self._store.add_event(self._run_id, at, kind, data)
+        except SystemTrouble as trouble:
+            self._tell(at, trouble)
+
+    def update(self, at: float, **fields: object) -> None:
+        """What fails now is written together with what comes next."""
+        self._pending.update(fields)
+        try:
+            self._store.update_run(self._run_id, **self._pending)
+            self._pending.clear()
+        except SystemTrouble as trouble:
+            self._tell(at, trouble)
+
+    def frames(self, at: float, attempt: int, chunk: bytes) -> None:
+        try:
+            self._store.append_log(self._run_id, attempt, chunk)
+        except SystemTrouble as trouble:
+            self.unsaved_bytes += len(chunk)
+            self._tell(at, trouble)
+        frames = list(parse_frames(chunk))
+        self.view.output(frames)
+        self._measure(at, attempt, frames)
+
+    def _measure(self, at: float, attempt: int, frames: Iterable[Frame]) -> None:
+        rows = []
+        for rank, reading in self._parser.feed_many((frame.rank, frame.text) for frame in frames):
+            self.view.reading(rank, reading)
+            rows += [
+                MetricRow(at, attempt, rank, reading.step, reading.epoch, name, value)
+                for name, value in reading.values.items()
+            ]
+        if rows:
+            try:
+                self._store.add_metrics(self._run_id, rows)
+            except SystemTrouble as trouble:
+                self._tell(at, trouble)
+
+    def _tell(self, at: float, trouble: SystemTrouble) -> None:
+        if not self._told:
+            self._told = True
+            text = f"{trouble.message} The training goes on, but its record has gaps. {trouble.hint}"
+            self.view.event(at, "note", {"text": text})

@@ -1,0 +1,186 @@
+"""A manager in a process: in the terminal, or in the background where no terminal can take it along.
+
+    attached     Ctrl-C asks whether to stop or to leave the run running; a lost terminal leaves it running
+    background   started by `pumasi run -d` and by the Python API; SIGTERM stops the run, SIGUSR1 at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pumasi.core.frames import Frame
+from pumasi.core.metrics import Reading
+from pumasi.core.outcome import Outcome
+from pumasi.core.spec import Spec, run_name
+from pumasi.errors import SystemTrouble
+from pumasi.manager import Manager
+from pumasi.pools.gpus import list_gpus
+from pumasi.pools.local import LocalPool
+from pumasi.program import find_program
+from pumasi.recorder import Recorder, View
+from pumasi.store import RunRecord, Store
+
+START_SECONDS = 30.0
+"""How long a background manager may take to be there."""
+QUESTION = "[s]top it, [l]eave it running, or [Enter] to go on? (Ctrl-C again stops it)"
+
+
+class Unwatched:
+    """The view of a run that nobody looks at."""
+
+    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None: ...
+
+    def output(self, frames: Sequence[Frame]) -> None: ...
+
+    def reading(self, rank: int, reading: Reading) -> None: ...
+
+    def ask(self, question: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | None:
+    """Run it here and now. None: the user has left it running in the background."""
+    program = find_program(spec, os.environ)
+    record = _new_record(store, spec, program.framework, detached=False)
+    return Session(store, record, spec, view, terminal=terminal).run()
+
+
+def detach(store: Store, spec: Spec, *, lifeline: bool = False) -> tuple[RunRecord, subprocess.Popen[bytes]]:
+    """Start it in the background. With a lifeline it is stopped when the process that holds its other end is gone."""
+    program = find_program(spec, os.environ)
+    record = _new_record(store, spec, program.framework, detached=True)
+    environ = {name: value for name, value in os.environ.items() if name != "PUMASI_GANG"}
+    with (store.folder(record.id) / "manager.err").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pumasi.session", str(store.home), record.id, "lifeline" if lifeline else "alone"],
+            env=environ,
+            stdin=subprocess.PIPE if lifeline else subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+    _await_manager(store, record.id, process)
+    return store.run(record.id), process
+
+
+def _new_record(store: Store, spec: Spec, framework: str, *, detached: bool) -> RunRecord:
+    record = store.create_run(run_name(spec), spec.model_dump(mode="json"), time.time())
+    store.update_run(record.id, framework=framework, detached=detached)
+    return store.run(record.id)
+
+
+def _await_manager(store: Store, run_id: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while store.manager_pid(run_id) is None and store.run(run_id).ended is None:
+        if process.poll() is not None or time.monotonic() > deadline:
+            errors = store.folder(run_id) / "manager.err"
+            raise SystemTrouble(f"The background manager of {run_id} did not start.", f"What it said is in {errors}.")
+        time.sleep(0.02)
+
+
+class Session:
+    def __init__(self, store: Store, record: RunRecord, spec: Spec, view: View, *, terminal: bool) -> None:
+        self._store = store
+        self._record = record
+        self._terminal = terminal
+        self._left = False
+        self._asking = False
+        self._interrupts = 0
+        self._recorder = Recorder(store, record.id, view)
+        pool = LocalPool(spec, store.home, list_gpus(os.environ) if spec.gpu != "none" else ())
+        program = find_program(spec, os.environ)
+        self._manager = Manager(record.id, str(store.folder(record.id)), spec, program, pool, self._recorder)
+
+    def run(self, lifeline: int | None = None) -> Outcome | None:
+        with self._store.lock(self._record.id) as lock:
+            self._lock = lock
+            self._recorder.update(time.time(), pid=os.getpid())
+            outcome = asyncio.run(self._run(lifeline))
+        if self._left:
+            os._exit(0)
+        return outcome
+
+    async def _run(self, lifeline: int | None) -> Outcome:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        loop.add_signal_handler(signal.SIGTERM, self._manager.stop)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        loop.add_signal_handler(signal.SIGUSR1, lambda: self._manager.stop(force=True))
+        if lifeline is not None:
+            loop.add_reader(lifeline, self._lose_lifeline, lifeline)
+        return await self._manager.run()
+
+    def _lose_lifeline(self, fd: int) -> None:
+        asyncio.get_running_loop().remove_reader(fd)
+        self._manager.stop()
+
+    def _interrupt(self) -> None:
+        """At a terminal the first Ctrl-C asks, the second stops, the third uses force; elsewhere there is no asking."""
+        self._interrupts += 1
+        if self._terminal and self._interrupts == 1:
+            self._asking = True
+            self._recorder.view.ask(QUESTION)
+            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._answer)
+        else:
+            self._manager.stop()
+
+    def _answer(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(sys.stdin.fileno())
+        answer = os.read(sys.stdin.fileno(), 256).strip().lower()
+        self._interrupts = 0
+        if answer.startswith(b"s"):
+            self._manager.stop()
+        elif answer.startswith(b"l"):
+            self._leave()
+
+    def _hang_up(self) -> None:
+        """The terminal is gone: a healthy run goes on without it. Without a terminal it is a wish to end."""
+        if self._terminal:
+            self._go_dark()
+        else:
+            self._manager.stop()
+
+    def _leave(self) -> None:
+        """Go on in a child, and end the process that the terminal waits for. The agents do not notice: their lifelines
+        are open in the child too."""
+        view = self._recorder.view
+        view.event(time.time(), "left", {"run": self._record.id})
+        view.close()
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        self._left = True
+        self._store.reopen()
+        self._lock.claim()
+        self._go_dark()
+        self._recorder.update(time.time(), pid=os.getpid(), detached=True)
+
+    def _go_dark(self) -> None:
+        self._terminal = False
+        self._recorder.view = Unwatched()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(nowhere, fd)
+
+
+def main(home: str, run_id: str, lifeline: str) -> int:
+    """The background manager."""
+    store = Store.open(Path(home))
+    record = store.run(run_id)
+    spec = Spec.model_validate(record.spec)
+    outcome = Session(store, record, spec, Unwatched(), terminal=False).run(0 if lifeline == "lifeline" else None)
+    return outcome.verdict.exit_code if outcome else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

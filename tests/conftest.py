@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Workplace
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Iterator[Workplace]:
+    """Where `pumasi` can be run for real. A test that leaves a process or a temporary file behind fails."""
+    place = Workplace(tmp_path)
+    try:
+        yield place
+        place.assert_nothing_left()
+    finally:
+        place.clean_up()
