@@ -40,9 +40,9 @@ class Gpu(NamedTuple):
         return self.uuid if self.vendor == "nvidia" else self.number
 
 
-def ask(command: Sequence[str]) -> str:
+def ask(command: Sequence[str], timeout: float = _TIMEOUT) -> str:
     try:
-        answer = subprocess.run(command, capture_output=True, timeout=_TIMEOUT, check=False, stdin=subprocess.DEVNULL)
+        answer = subprocess.run(command, capture_output=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return answer.stdout.decode(errors="replace") if answer.returncode == 0 else ""
@@ -59,14 +59,14 @@ def list_gpus(environ: Mapping[str, str], run: Ask = ask) -> list[Gpu]:
     return amd if "HIP_VISIBLE_DEVICES" in environ else visible(amd, environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def complaint() -> str:
+def complaint(timeout: float = _TIMEOUT) -> str:
     """What nvidia-smi says in place of a list of GPUs; empty where it is not installed or all is well."""
     try:
         answer = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, timeout=_TIMEOUT, check=False, stdin=subprocess.DEVNULL
+            ["nvidia-smi", "-L"], capture_output=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        return f"nvidia-smi does not answer within {_TIMEOUT:g} seconds"
+        return f"nvidia-smi does not answer within {timeout:g} seconds"
     except OSError:
         return ""
     said = (answer.stdout or answer.stderr).decode(errors="replace").strip()

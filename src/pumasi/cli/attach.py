@@ -1,0 +1,90 @@
+"""pumasi attach: watch a run that another process manages."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from pumasi.cli.output import say
+from pumasi.cli.parsing import Arguments
+from pumasi.cli.printer import to_streams
+from pumasi.cli.runs import find_run, open_store, size_of
+from pumasi.cli.verbs import JSON, RUNS, Verb
+
+if TYPE_CHECKING:
+    from pumasi.recorder import View
+    from pumasi.store import RunRecord, Store
+
+VERB = Verb(
+    name="attach",
+    usage=("pumasi attach [RUN] [options]",),
+    about="""Shows a run from its beginning and goes on until it ends, as if it had been started here; then ends with
+    its exit code. Ctrl-C asks whether to stop the run or to leave it running; without a terminal it leaves.""",
+    options=(JSON,),
+    takes=(0, 1),
+    completes=RUNS,
+    examples=(("pumasi attach", "the last run"),),
+)
+_QUESTION = "[s]top it, [l]eave it running, or [Enter] to go on?"
+_STOPPED = 5
+
+
+class Left(Exception):
+    """The user does not want to watch any longer. Nothing is wrong."""
+
+
+class StopWanted(Exception):
+    """The user wants the run to end."""
+
+
+def main(arguments: Arguments) -> int:
+    from pumasi.cli.views import choose_view
+
+    store = open_store()
+    record = find_run(store, arguments)
+    view = choose_view(to_streams, ranks=record.ranks or size_of(record.spec), as_json=arguments.has("json"))
+    try:
+        return _watch(store, record, view)
+    finally:
+        view.close()
+
+
+def _watch(store: Store, record: RunRecord, view: View) -> int:
+    from pumasi.control import follow, stop
+
+    def interrupted(_signal: int, _frame: FrameType | None) -> None:
+        _ask(view)
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        return follow(store, record.id, view).exit_code or 0
+    except StopWanted:
+        stop(store, record, force=False, tell=say)
+        return _STOPPED
+    except Left:
+        say(f"{record.id} goes on.", f"pumasi attach {record.id}", f"pumasi stop {record.id}")
+        return 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _ask(view: View) -> None:
+    """Inside the signal handler: what was being shown goes on afterwards as if nothing had been."""
+    if not sys.stdin.isatty():
+        raise Left
+    # A second Ctrl-C is no answer, but clear enough.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        view.ask(_QUESTION)
+        answer = sys.stdin.readline().strip().lower()
+    except KeyboardInterrupt:
+        raise Left from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if answer.startswith("s"):
+        raise StopWanted
+    if answer.startswith("l"):
+        raise Left
+    view.ask("")

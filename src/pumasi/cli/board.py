@@ -1,0 +1,85 @@
+"""What is known of a run while it goes on: its phase, its ranks, their last metrics. It only listens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pumasi.core.metrics import Reading
+
+_PHASES = {
+    "waiting": "queued",
+    "starting": "starting",
+    "running": "running",
+    "ending": "ending",
+    "restarting": "starting",
+}
+
+
+class RankRow:
+    __slots__ = ("epoch", "node", "role", "state", "step", "values")
+
+    def __init__(self, node: str, role: str) -> None:
+        self.node = node
+        self.role = role
+        self.state = "running"
+        self.step: int | None = None
+        self.epoch: int | None = None
+        self.values: dict[str, float] = {}
+
+
+class Board:
+    """`began` is the time of the first event, None before it."""
+
+    def __init__(self) -> None:
+        self.run = ""
+        self.phase = "planning"
+        self.reason = ""
+        self.attempt = 0
+        self.began: float | None = None
+        self.ranks: dict[int, RankRow] = {}
+
+    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
+        if self.began is None:
+            self.began = at
+        self.run = data.get("run", self.run)
+        self.phase = _PHASES.get(kind, self.phase)
+        self.attempt = data.get("attempt", self.attempt)
+        if kind in ("waiting", "restarting", "ending"):
+            self.reason = str(data.get("reason") or data.get("why") or "")
+        elif kind == "running":
+            self._start(data)
+        elif kind == "rank ended" and data.get("rank") in self.ranks:
+            self.ranks[data["rank"]].state = rank_end(data)
+        elif kind == "finished":
+            self.phase = str(data["verdict"])
+
+    def reading(self, rank: int, reading: Reading) -> None:
+        row = self.ranks.setdefault(rank, RankRow("", ""))
+        row.values.update(reading.values)
+        row.step = row.step if reading.step is None else reading.step
+        row.epoch = row.epoch if reading.epoch is None else reading.epoch
+
+    def elapsed(self, now: float) -> float:
+        return now - self.began if self.began is not None else 0.0
+
+    def metrics(self) -> dict[str, float]:
+        """The last metrics of the first rank that has some."""
+        return next((row.values for _, row in sorted(self.ranks.items()) if row.values), {})
+
+    def _start(self, data: Mapping[str, Any]) -> None:
+        self.reason = ""
+        for seat in data.get("ranks", ()):
+            row = RankRow(str(seat.get("node", "")), str(seat.get("role", "")))
+            before = self.ranks.get(seat["rank"])
+            if before is not None:
+                row.values = before.values
+            self.ranks[seat["rank"]] = row
+
+
+def rank_end(data: Mapping[str, Any]) -> str:
+    """ended · exit 1 · SIGKILL"""
+    if data.get("signal"):
+        return str(data["signal"])
+    return "ended" if not data.get("code") else f"exit {data['code']}"

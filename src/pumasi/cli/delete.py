@@ -1,0 +1,29 @@
+"""pumasi delete: the record of a run, with its logs and checkpoints."""
+
+from __future__ import annotations
+
+from pumasi.cli.output import say
+from pumasi.cli.parsing import Arguments
+from pumasi.cli.runs import find_runs, open_store
+from pumasi.cli.verbs import RUNS, Option, Verb
+
+VERB = Verb(
+    name="delete",
+    usage=("pumasi delete [RUN …] [options]",),
+    about="""Forgets runs: their record, logs, metrics and the checkpoints in their folder are gone. What the script
+    wrote elsewhere is not touched.""",
+    options=(Option(("--force",), "stop the ones that still run, at once"),),
+    takes=(0, None),
+    completes=RUNS,
+    examples=(("pumasi delete train-x7k2p", ""), ("pumasi delete", "the last run")),
+)
+
+
+def main(arguments: Arguments) -> int:
+    from pumasi.control import delete
+
+    store = open_store()
+    for record in find_runs(store, arguments):
+        delete(store, record, force=arguments.has("force"), tell=say)
+        say(f"{record.id} is deleted.")
+    return 0

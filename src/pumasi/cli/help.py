@@ -1,0 +1,120 @@
+"""Help on the terminal, and the reference in docs/cli.md: both made from the verbs themselves.
+
+`python -m pumasi.cli.help > docs/cli.md` writes the reference anew; a test fails when it is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pumasi.cli.text import pad
+from pumasi.cli.verbs import EXIT_CODES, GROUPS, HELP, SUMMARIES, Option, Verb, load
+
+_ABOUT = "Pumasi trains a model on all the machines that you have: here, this one."
+_EXAMPLES = (
+    ("pumasi run train.py --epochs 3", "one process; what stands after the script belongs to it"),
+    ("pumasi run --slots 4 train.py", "four processes that train one model together"),
+    ("pumasi ps", "what runs, and what ran"),
+)
+
+
+def short_help() -> str:
+    lines = [_ABOUT, "", *_aligned(_EXAMPLES), "", "'pumasi --help' tells all; 'pumasi VERB --help' more of each verb."]
+    return "\n".join(lines) + "\n"
+
+
+def full_help() -> str:
+    lines = ["Usage: pumasi VERB [options] [arguments]", "", _ABOUT]
+    for group, verbs in GROUPS.items():
+        lines += ["", f"{group}:", *_aligned(verbs.items(), column=12)]
+    lines += ["", "Options:", *_aligned([("--version", "show the version"), ("-h, --help", HELP.help)], column=12)]
+    lines += ["", "Examples:", *_aligned(_EXAMPLES)]
+    lines += ["", "RUN is a run's id or its beginning; left out, the last run is meant."]
+    lines += ["", "Exit codes:", *_aligned((str(code), meaning) for code, meaning in EXIT_CODES)]
+    return "\n".join(lines) + "\n"
+
+
+def verb_help(verb: Verb, columns: int) -> str:
+    usage = [("Usage: " if index == 0 else "       ") + line for index, line in enumerate(verb.usage)]
+    lines = [*usage, "", *_wrap(verb.about, columns)]
+    for group, options in by_group(verb).items():
+        lines += ["", f"{group}:", *_option_lines(options, columns)]
+    if verb.examples:
+        lines += ["", "Examples:", *_aligned(verb.examples)]
+    return "\n".join(lines) + "\n"
+
+
+def by_group(verb: Verb) -> dict[str, list[Option]]:
+    groups: dict[str, list[Option]] = {}
+    for option in (*verb.options, HELP):
+        groups.setdefault(option.group, []).append(option)
+    return groups
+
+
+def _heading(option: Option) -> str:
+    return ", ".join(option.names) + (f" {option.value}" if option.value else "")
+
+
+_HELP_COLUMN = 26
+
+
+def _option_lines(options: Iterable[Option], columns: int) -> list[str]:
+    lines = []
+    for option in options:
+        head = "  " + _heading(option)
+        first, *more = _wrap(option.help, columns - _HELP_COLUMN)
+        if len(head) < _HELP_COLUMN:
+            lines.append(pad(head, _HELP_COLUMN) + first)
+        else:
+            lines += [head, " " * _HELP_COLUMN + first]
+        lines += [" " * _HELP_COLUMN + line for line in more]
+    return lines
+
+
+def _aligned(rows: Iterable[tuple[str, str]], column: int = 0) -> list[str]:
+    rows = list(rows)
+    column = column or max(len(left) for left, _ in rows) + 3
+    return [f"  {pad(left, column)}{right}".rstrip() for left, right in rows]
+
+
+def _wrap(text: str, columns: int) -> list[str]:
+    """`text` in lines; paragraphs are told apart by empty lines."""
+    from textwrap import wrap
+
+    paragraphs = [wrap(" ".join(part.split()), max(columns, 30)) for part in text.split("\n\n")]
+    return [line for index, part in enumerate(paragraphs) for line in ([""] if index else []) + part]
+
+
+def reference() -> str:
+    """docs/cli.md: every verb, every option, every exit code."""
+    parts = [
+        "# The command line\n",
+        "<!-- Made from the code by `python -m pumasi.cli.help > docs/cli.md`: change it there. -->\n",
+        "RUN is a run's id or its beginning; left out, the last run is meant. `--json` prints JSON wherever it is an"
+        " option. What your program prints goes to stdout, what Pumasi has to say to stderr.\n",
+        _markdown_table(("Verb", "What it does"), [(f"[{name}](#{name})", said) for name, said in SUMMARIES.items()]),
+    ]
+    parts += [_reference_of(load(name)) for name in SUMMARIES]
+    parts += ["## Exit codes\n", _markdown_table(("Code", "Meaning"), [(str(code), said) for code, said in EXIT_CODES])]
+    return "\n".join(parts)
+
+
+def _reference_of(verb: Verb) -> str:
+    parts = [f"## {verb.name}\n", "```\n" + "\n".join(verb.usage) + "\n```\n", "\n".join(_wrap(verb.about, 120)) + "\n"]
+    for group, options in by_group(verb).items():
+        rows = [(f"`{_heading(option)}`", option.help.replace("|", "\\|")) for option in options]
+        parts.append(_markdown_table((group, ""), rows))
+    if verb.examples:
+        parts.append("```\n" + "\n".join(line[2:] for line in _aligned(verb.examples)) + "\n```\n")
+    return "\n".join(parts)
+
+
+def _markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *rows)]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(reference())

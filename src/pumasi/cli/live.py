@@ -1,0 +1,208 @@
+"""The live view: the programs' output scrolls, and below it stands how the run is doing.
+
+Rich draws the few lines at the bottom; the output above them is written as the bytes that it is, many lines at once.
+(Rich's own Live would format each line of the output: far too slow for a program that prints 200,000 of them a second.)
+A thread draws, at most eight times a second, so that the clock goes on while nothing happens.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pumasi.cli import sentences
+from pumasi.cli.board import Board, RankRow
+from pumasi.cli.output import STATE_COLOURS, is_colourful
+from pumasi.cli.printer import Printer
+from pumasi.cli.text import clean, clock, count, fit, notable
+from pumasi.cli.views import end_words
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from pumasi.core.frames import Frame
+    from pumasi.core.metrics import Reading
+
+_INTERVAL = 0.125
+_MOST_ROWS = 16
+_MOST_PENDING = 256 * 1024
+_FIRST_DRAW = 0.4
+"""Rich takes a while to import: not in the way of starting the ranks."""
+
+
+class LiveView:
+    def __init__(self, *, ranks: int, words: Sequence[str] | None = None) -> None:
+        self.board = Board()
+        self._ranks = ranks
+        self._words = words
+        self._printer = Printer(self._scroll, prefixed=ranks > 1, colour=is_colourful(sys.stdout))
+        self._pending: list[bytes] = []
+        self._pending_size = 0
+        self._drawn = 0
+        self._asking = False
+        # Re-entrant: a signal handler that asks a question may interrupt a draw.
+        self._lock = threading.RLock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._draw_on, name="live view", daemon=True)
+        self._thread.start()
+
+    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
+        with self._lock:
+            self.board.event(at, kind, data)
+            self._asking = False
+            if kind == "finished":
+                self._printer.finish()
+                self._over.set()
+                self._say(*end_words(self.board, at, data, self._words))
+                self._flush([])
+            elif kind == "planned":
+                self._say(sentences.plan_line(self.board.run, data))
+                self._flush([])
+            elif kind in ("note", "restarting"):
+                self._say(sentences.phase_line(kind, data))
+
+    def output(self, frames: Iterable[Frame]) -> None:
+        with self._lock:
+            self._printer.output(frames)
+            if self._pending_size > _MOST_PENDING:
+                self._flush(None)
+
+    def reading(self, rank: int, reading: Reading) -> None:
+        self.board.reading(rank, reading)
+
+    def ask(self, question: str) -> None:
+        """While a question is open the lines at the bottom are gone: what the user types must not be drawn over."""
+        with self._lock:
+            self._asking = bool(question)
+            if question:
+                self._say(question)
+                self._flush([])
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(timeout=5.0)
+        with self._lock:
+            self._printer.finish()
+            self._flush([])
+
+    def _scroll(self, _to_stderr: bool, data: bytes) -> None:
+        self._pending.append(data)
+        self._pending_size += len(data)
+
+    def _say(self, text: str, *more: str) -> None:
+        head = "\x1b[1mpumasi:\x1b[0m" if is_colourful(sys.stdout) else "pumasi:"
+        lines = [f"{head} {text}", *(f"  {line}" for line in more)]
+        self._scroll(False, ("\n".join(lines) + "\n").encode(errors="replace"))
+
+    def _draw_on(self) -> None:
+        self._over.wait(_FIRST_DRAW)
+        while not self._over.wait(_INTERVAL):
+            lines = [] if self._asking else draw(self.board, self._unfinished(), time.time(), *_terminal_size())
+            with self._lock:
+                if not self._over.is_set():
+                    self._flush([] if self._asking else lines)
+
+    def _unfinished(self) -> dict[int, str]:
+        with self._lock:
+            texts = {rank: self._printer.unfinished(rank) for rank in [*self.board.ranks]}
+        return {rank: clean(text.decode(errors="replace")).strip() for rank, text in texts.items() if text}
+
+    def _flush(self, lines: Sequence[str] | None) -> None:
+        """Everything in one write, so that nothing flickers: away with the lines at the bottom, what was printed
+        meanwhile, the lines anew. With None the lines are left out until they are drawn again."""
+        if not self._pending and not lines and not self._drawn:
+            return
+        erase = f"\r\x1b[{self._drawn - 1}A\x1b[J" if self._drawn > 1 else "\r\x1b[J" if self._drawn else ""
+        below = "\n".join(lines or ()).encode(errors="replace")
+        sys.stdout.buffer.write(b"".join((erase.encode(), *self._pending, below)))
+        sys.stdout.buffer.flush()
+        self._pending.clear()
+        self._pending_size = 0
+        self._drawn = len(lines or ())
+
+
+def _terminal_size() -> tuple[int, int]:
+    try:
+        size = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        return 80, 24
+    return size.columns or 80, size.lines or 24
+
+
+def draw(board: Board, unfinished: Mapping[int, str], now: float, columns: int, lines: int) -> list[str]:
+    """The lines at the bottom: what the run does, and a row for each rank, or a summary where there are many."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    console = Console(
+        file=StringIO(), width=columns, force_terminal=True, no_color=not is_colourful(sys.stdout), highlight=False
+    )
+    with console.capture() as capture:
+        if len(board.ranks) > 1:
+            rows = board.ranks if len(board.ranks) <= min(_MOST_ROWS, lines - 4) else {}
+            console.print(_table(board, rows, unfinished, columns))
+        else:
+            for text in unfinished.values():
+                console.print(_plain(fit(text, columns)))
+        console.print(_status(board, now, columns))
+    return capture.get().rstrip("\n").split("\n")
+
+
+def _status(board: Board, now: float, columns: int) -> Text:
+    parts = [board.run, board.phase, clock(board.elapsed(now))]
+    if board.attempt:
+        parts.append(f"attempt {board.attempt + 1}")
+    if board.reason:
+        parts.append(board.reason)
+    if len(board.ranks) > 1:
+        parts.append(_summary(board))
+    parts.append(notable(board.metrics(), most=4))
+    text = _plain(fit(" · ".join(clean(part) for part in parts if part), columns))
+    text.highlight_words([board.phase], _rich_colour(board.phase))
+    return text
+
+
+def _summary(board: Board) -> str:
+    """64 ranks: 60 running, 4 ended"""
+    states: dict[str, int] = {}
+    for row in board.ranks.values():
+        states[row.state] = states.get(row.state, 0) + 1
+    return f"{count(len(board.ranks), 'rank')}: " + ", ".join(f"{number} {state}" for state, number in states.items())
+
+
+def _table(board: Board, rows: Mapping[int, RankRow], unfinished: Mapping[int, str], columns: int) -> Table:
+    from rich.table import Table
+
+    several_nodes = len({row.node for row in board.ranks.values()}) > 1
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, width=columns)
+    for rank, row in sorted(rows.items()):
+        where = [row.node] if several_nodes else []
+        cells = [f"[{rank}]", *where, row.role, row.state, _doing(row, unfinished.get(rank, ""))]
+        table.add_row(*(_plain(clean(cell)) for cell in cells))
+    for column in table.columns:
+        column.no_wrap = True
+        column.overflow = "ellipsis"
+    if table.columns:
+        table.columns[-1].ratio = 1
+    return table
+
+
+def _doing(row: RankRow, unfinished: str) -> str:
+    where = f"epoch {row.epoch}" if row.epoch is not None else f"step {row.step}" if row.step is not None else ""
+    return " · ".join(part for part in (where, notable(row.values), unfinished) if part)
+
+
+def _plain(text: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, no_wrap=True, overflow="ellipsis", end="")
+
+
+def _rich_colour(state: str) -> str:
+    return f"bold {STATE_COLOURS.get(state, 'cyan')}"

@@ -1,0 +1,142 @@
+"""pumasi logs: what the processes of a run wrote, while it runs and afterwards."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from pumasi.cli.output import is_colourful
+from pumasi.cli.parsing import Arguments
+from pumasi.cli.printer import Printer, to_streams
+from pumasi.cli.runs import find_run, open_store
+from pumasi.cli.verbs import RUNS, Option, Verb
+from pumasi.errors import SpecError, UsageError
+
+if TYPE_CHECKING:
+    from pumasi.core.frames import Frame
+    from pumasi.store import RunRecord, Store
+
+VERB = Verb(
+    name="logs",
+    usage=("pumasi logs [RUN] [options]",),
+    about="""Prints what the processes of a run wrote: to stdout what they wrote to stdout, to stderr the rest. With
+    several processes each line has its rank in front.""",
+    options=(
+        Option(("-f", "--follow"), "go on until the run ends"),
+        Option(("-r", "--rank"), "only this rank; may be given several times", "N"),
+        Option(("--since",), "only what is younger: 10m, 2h, 2026-11-15T21:40", "TIME"),
+        Option(("-n", "--tail"), "only the last N lines", "N"),
+        Option(("-t", "--timestamps"), "put the time in front of each line"),
+    ),
+    takes=(0, 1),
+    completes=RUNS,
+    examples=(
+        ("pumasi logs -f", "watch the last run"),
+        ("pumasi logs train-x7k2p --rank 3 -n 50", "the last words of rank 3"),
+    ),
+)
+_BATCH = 4096
+_POLL = 0.1
+_LOOK_AFTER = 2.0
+"""Seconds between looks whether the manager of a followed run still lives."""
+
+
+def main(arguments: Arguments) -> int:
+    ranks = [_number("--rank", text) for text in arguments.all("rank")]
+    tail = None if (text := arguments.last("tail")) is None else _number("--tail", text)
+    since = None if (text := arguments.last("since")) is None else int(parse_since(text, time.time()) * 1000)
+    store = open_store()
+    record = find_run(store, arguments)
+    _check_ranks(ranks, record)
+    one = len(ranks) == 1 or record.ranks <= 1
+    printer = Printer(to_streams, prefixed=not one, exact=one, colour=is_colourful(sys.stdout))
+    wanted: dict[str, Any] = {"since_ms": since, "tail": tail, "rank": ranks[0] if len(ranks) == 1 else None}
+    read = _follow if arguments.has("follow") else _read
+    stamp = _stamped if arguments.has("timestamps") else _unchanged
+    for batch in read(store, record.id, ranks, wanted):
+        printer.output(stamp(batch))
+    printer.finish()
+    return 0
+
+
+def _number(option: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise UsageError(f"{option} takes a whole number; '{text}' is none.", f"Write {option} 3.")
+    return int(text)
+
+
+def _check_ranks(ranks: Collection[int], record: RunRecord) -> None:
+    beyond = [rank for rank in ranks if rank >= record.ranks > 0]
+    if beyond:
+        known = "rank 0 only" if record.ranks == 1 else f"ranks 0 to {record.ranks - 1}"
+        raise UsageError(f"{record.id} has no rank {beyond[0]}.", f"It has {known}.")
+
+
+def _read(store: Store, run_id: str, ranks: Collection[int], wanted: dict[str, Any]) -> Iterator[list[Frame]]:
+    frames: Iterable[Frame]
+    if len(ranks) > 1:
+        tail = wanted.pop("tail")
+        chosen = (frame for frame in store.read_log(run_id, **wanted) if frame.rank in ranks)
+        frames = chosen if tail is None else deque(chosen, maxlen=tail)
+    else:
+        frames = store.read_log(run_id, **wanted)
+    source = iter(frames)
+    while batch := list(islice(source, _BATCH)):
+        yield batch
+
+
+def _follow(store: Store, run_id: str, ranks: Collection[int], wanted: dict[str, Any]) -> Iterator[list[Frame]]:
+    from pumasi.control import reconcile
+
+    log = store.follow_log(run_id, **wanted)
+    looked = time.monotonic()
+    while True:
+        # Before the reading: what an ended run wrote is all there.
+        over = store.run(run_id).ended is not None
+        while frames := log.read():
+            yield [frame for frame in frames if frame.rank in ranks] if len(ranks) > 1 else frames
+        if over:
+            return
+        time.sleep(_POLL)
+        if time.monotonic() - looked > _LOOK_AFTER:
+            reconcile(store)
+            looked = time.monotonic()
+
+
+def _unchanged(frames: list[Frame]) -> list[Frame]:
+    return frames
+
+
+def _stamped(frames: list[Frame]) -> list[Frame]:
+    """The time in front of each text; a long line has it in front of each of its pieces."""
+    return [frame._replace(text=_stamp(frame.ms) + frame.text) for frame in frames]
+
+
+def _stamp(ms: int) -> bytes:
+    seconds, rest = divmod(ms, 1000)
+    return time.strftime(f"%Y-%m-%dT%H:%M:%S.{rest:03} ", time.localtime(seconds)).encode()
+
+
+def parse_since(text: str, now: float) -> float:
+    """10m and 2h before `now`; a date, a date and a time, or a time of today."""
+    from datetime import datetime
+
+    from pumasi.core.spec import parse_duration
+
+    written = text.strip().replace("Z", "+00:00")
+    if written[:2].isdigit() and written[2:3] == ":":
+        written = f"{datetime.fromtimestamp(now).date().isoformat()}T{written}"
+    try:
+        return datetime.fromisoformat(written).timestamp()
+    except ValueError:
+        pass
+    try:
+        return now - parse_duration(text)
+    except SpecError:
+        raise UsageError(
+            f"--since takes a time; '{text}' is none.", "Write --since 10m, --since 2h or --since 2026-11-15T21:40."
+        ) from None

@@ -1,0 +1,143 @@
+"""The door: finds the verb, and turns every end, good or bad, into an exit code and a sentence; never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+
+from pumasi.errors import PumasiError, SystemTrouble, UsageError
+
+_STOPPED = 5
+_BUG = 70
+_MACHINE_ERRORS = frozenset(
+    (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that knows no Unicode is no reason to fail.
+            stream.reconfigure(errors="replace")
+    try:
+        code = _answer(sys.argv[1:] if words is None else words)
+        sys.stdout.flush()
+    except PumasiError as error:
+        return _tell(error)
+    except KeyboardInterrupt:
+        return _STOPPED
+    except BrokenPipeError:
+        # Who reads has seen enough (`| head`). Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except Exception as error:  # noqa: BLE001
+        return _tell(_translated(error)) if _is_the_machines(error) else _confess(error)
+    return code
+
+
+def _answer(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help", "--version"):
+        return _answer_without_verb(words)
+    name, *rest = words
+    from pumasi.cli.verbs import SUMMARIES
+
+    if name not in SUMMARIES:
+        raise _unknown_verb(name)
+    from importlib import import_module
+
+    from pumasi.cli.parsing import parse
+
+    module = import_module(f"pumasi.cli.{name}")
+    arguments = parse(module.VERB, rest)
+    if arguments.has("help"):
+        return _answer_without_verb(["help", name])
+    code: int = module.main(arguments)
+    return code
+
+
+def _answer_without_verb(words: Sequence[str]) -> int:
+    if words and words[0] == "--version":
+        from pumasi import __version__
+
+        sys.stdout.write(f"pumasi {__version__}\n")
+        return 0
+    from pumasi.cli import help as texts
+    from pumasi.cli.output import columns
+    from pumasi.cli.verbs import SUMMARIES, load
+
+    if not words:
+        text = texts.short_help()
+    elif len(words) > 1 and words[1] in SUMMARIES:
+        text = texts.verb_help(load(words[1]), min(columns(), 100))
+    else:
+        text = texts.full_help()
+    sys.stdout.write(text)
+    return 0
+
+
+def _unknown_verb(name: str) -> UsageError:
+    from pumasi.cli.parsing import closest
+    from pumasi.cli.verbs import SUMMARIES
+
+    if name.startswith("-"):
+        return UsageError(f"Pumasi has no option {name}.", "A verb comes first: pumasi run train.py")
+    if name.endswith(".py"):
+        return UsageError(f"Pumasi has no verb '{name}'.", f"To run that script: pumasi run {name}")
+    near = closest(name, SUMMARIES, least=0.5)
+    hint = f"Did you mean 'pumasi {near}'?" if near else "'pumasi --help' lists them."
+    return UsageError(f"Pumasi has no verb '{name}'.", hint)
+
+
+def _tell(error: PumasiError) -> int:
+    from pumasi.cli.output import say
+
+    say(*error.message.split("\n"), *(line for line in error.hint.split("\n") if line))
+    return error.exit_code
+
+
+def _is_the_machines(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in _MACHINE_ERRORS
+
+
+def _translated(error: Exception) -> SystemTrouble:
+    name = getattr(error, "filename", None)
+    where = f": {name}" if name else ""
+    return SystemTrouble(f"This machine stands in the way: {getattr(error, 'strerror', error)}{where}.")
+
+
+def _confess(error: Exception) -> int:
+    """A mistake of ours: one sentence, and a file that has all that a report needs."""
+    from pumasi.cli.output import say
+
+    path = _write_report(error)
+    say(
+        f"This is a mistake in Pumasi, not yours: {type(error).__name__}.",
+        f"The details are in {path}; please report it with that file." if path else f"It said: {error}",
+    )
+    return _BUG
+
+
+def _write_report(error: Exception) -> str:
+    import platform
+    import tempfile
+    import time
+    import traceback
+
+    from pumasi import __version__
+    from pumasi.store import default_home
+
+    facts = f"pumasi {__version__}, python {platform.python_version()}, {platform.platform()}\n{sys.argv}\n\n"
+    text = facts + "".join(traceback.format_exception(error))
+    name = time.strftime(f"mistake-%Y%m%d-%H%M%S-{os.getpid()}.txt")
+    for folder in (str(default_home(os.environ)), tempfile.gettempdir()):
+        path = os.path.join(folder, name)  # noqa: PTH118
+        try:
+            with open(path, "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+                file.write(text)
+        except OSError:
+            continue
+        return path
+    return ""

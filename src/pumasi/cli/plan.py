@@ -1,0 +1,101 @@
+"""pumasi plan: the planner by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pumasi.cli.output import show, show_json
+from pumasi.cli.parsing import Arguments
+from pumasi.cli.text import table
+from pumasi.cli.verbs import JSON, Option, Verb
+from pumasi.errors import UsageError
+
+if TYPE_CHECKING:
+    from pumasi.core.planner import Node, Plan
+
+VERB = Verb(
+    name="plan",
+    usage=("pumasi plan --slots N --free N,N,… [options]",),
+    about="""Asks the planner where it would put slots, given what is free on each node. Nothing is started. It takes
+    the fewest nodes, and among these ways the one that leaves the least fragmentation.""",
+    options=(
+        Option(("--slots",), "how many slots are wanted", "N"),
+        Option(("--free",), "free slots of each node: 5,3,2, or with names a=5,b=3", "LIST"),
+        Option(("--max-per-node",), "at most so many slots on one node", "N"),
+        Option(("--explain",), "say why, in sentences"),
+        JSON,
+    ),
+    examples=(
+        ("pumasi plan --slots 6 --free 5,3,2 --explain", "says [5, 1], and why"),
+        ("pumasi plan --slots 4 --free a=2,b=2,c=8 --max-per-node 2", ""),
+    ),
+)
+_MOST_DIGITS = 6
+
+
+def main(arguments: Arguments) -> int:
+    from pumasi.core.planner import plan
+
+    slots = _whole_number("--slots", _required(arguments, "slots", "6"))
+    nodes = parse_free(_required(arguments, "free", "5,3,2"))
+    most = arguments.last("max-per-node")
+    limit = None if most is None else _whole_number("--max-per-node", most)
+    answer = plan(nodes, slots, most_per_node=limit)
+    told = describe(nodes, slots, limit, answer)
+    if arguments.has("json"):
+        show_json(told)
+        return 0
+    rows = [(name, str(share), "chief" if name == told["chief"] else "") for name, share in answer.placement.items()]
+    show([str(told["shares"]), *table(("node", "slots", ""), rows, 100, right=(1,))])
+    if arguments.has("explain"):
+        show(["", *told["explain"]])
+    return 0
+
+
+def describe(nodes: list[Node], slots: int, limit: int | None, answer: Plan) -> dict[str, Any]:
+    from pumasi.core.planner import DEFAULT_MIX, explain
+    from pumasi.core.ranks import chief_first
+
+    return {
+        "shares": list(answer.shares),
+        "placement": answer.placement,
+        "chief": chief_first(answer.placement)[0],
+        "mix": {str(wanted): share for wanted, share in DEFAULT_MIX.items()},
+        "explain": explain(nodes, slots, answer, most_per_node=limit),
+    }
+
+
+def parse_free(text: str) -> list[Node]:
+    """5,3,2 or a=5,b=3"""
+    from pumasi.core.planner import Node
+
+    nodes: dict[str, Node] = {}
+    for position, part in enumerate(text.split(",")):
+        name, equals, free = part.strip().rpartition("=")
+        name = name.strip() if equals else f"node-{position}"
+        if not name or not _is_count(free.strip()):
+            raise UsageError(
+                f"--free lists the free slots of each node; '{part}' is no number of slots.",
+                "Write --free 5,3,2 or --free a=5,b=3.",
+            )
+        if name in nodes:
+            raise UsageError(f"--free names the node {name} twice.", "Give every node a name of its own.")
+        nodes[name] = Node(name, int(free))
+    return list(nodes.values())
+
+
+def _required(arguments: Arguments, key: str, example: str) -> str:
+    value = arguments.last(key)
+    if value is None:
+        raise UsageError(f"'pumasi plan' needs --{key}.", f"Write --{key} {example}.")
+    return value
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def _whole_number(option: str, text: str) -> int:
+    if not _is_count(text) or int(text) < 1:
+        raise UsageError(f"{option} takes a whole number from 1 on; '{text}' is none.", f"Write {option} 6.")
+    return int(text)

@@ -1,0 +1,185 @@
+"""pumasi run: a script or a program, as one process or as a gang."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pumasi.cli.output import say, show, show_json
+from pumasi.cli.parsing import Arguments
+from pumasi.cli.runs import open_store, size_of
+from pumasi.cli.verbs import JSON, Option, Verb
+from pumasi.errors import UsageError
+
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
+
+_FRAMEWORKS = ("auto", "none", "tensorflow", "torch", "jax", "horovod", "mpi")
+_PROCESSES = "How many, and where"
+_WIRING = "How they find each other"
+_LIFE = "How long"
+_OUTPUT = "What you see"
+
+VERB = Verb(
+    name="run",
+    usage=(
+        "pumasi run [options] SCRIPT [arguments of the script …]",
+        "pumasi run [options] -- PROGRAM [arguments …]",
+    ),
+    about="""Runs a training script, or any program, as one process or as a gang of processes that train one model
+    together. What stands after the script belongs to the script, even if it looks like an option of ours. What it
+    prints goes to stdout, what Pumasi has to say to stderr.
+
+    Everything can also stand in pumasi.yaml (slots: 4) or in the environment (PUMASI_SLOTS=4).""",
+    options=(
+        Option(("--slots",), "so many processes (default: 1)", "N", group=_PROCESSES),
+        Option(("--gpus",), "so many processes, each with a GPU; 0: without any", "N", group=_PROCESSES),
+        Option(
+            ("--per-node",), "one process a node, for launchers that start their own (torchrun, …)", group=_PROCESSES
+        ),
+        Option(("--ps",), "parameter servers, in addition (TensorFlow)", "N", group=_PROCESSES),
+        Option(("--evaluator",), "an evaluator, in addition (TensorFlow)", group=_PROCESSES),
+        Option(("--on",), "the pool to run on: local", "POOL", ("local",), group=_PROCESSES),
+        Option(("--nodes",), "pretend that this machine is several nodes: 5,1 (for tests)", "N,N", group=_PROCESSES),
+        Option(
+            ("--framework",),
+            "auto (default), none, tensorflow, torch, jax, horovod or mpi",
+            "NAME",
+            _FRAMEWORKS,
+            _WIRING,
+        ),
+        Option(("--python",), "the Python to run scripts with", "PATH", group=_WIRING),
+        Option(("--env",), "set a variable; NAME alone takes its value from here", "NAME=VALUE", group=_WIRING),
+        Option(("--see-gpus",), "what each process sees: auto, own or all", "WHICH", ("auto", "own", "all"), _WIRING),
+        Option(("--slot-as-node",), "show each slot as a node of its own (Lightning)", group=_WIRING),
+        Option(("--no-shim",), "change nothing in the program's Python", group=_WIRING),
+        Option(("--name",), "what the run's id starts with", "NAME", group=_LIFE),
+        Option(("--restarts",), "start the gang again after a failure, so many times (default: 0)", "N", group=_LIFE),
+        Option(("--timeout",), "stop after so long: 90, 15m, 2h30m", "TIME", group=_LIFE),
+        Option(("--start-timeout",), "how long starting may take (default: 10m)", "TIME", group=_LIFE),
+        Option(("--grace",), "from asking a process to end to killing it (default: 15s)", "TIME", group=_LIFE),
+        Option(("--silence",), "a node silent for so long is lost (default: 30s)", "TIME", group=_LIFE),
+        Option(("--no-wait",), "fail at once where what is needed is busy", group=_LIFE),
+        Option(("-d", "--detach"), "go on in the background; prints the run's id", group=_OUTPUT),
+        Option(("-q", "--quiet"), "say nothing unless something goes wrong", group=_OUTPUT),
+        Option(("--dry-run",), "show what would be started, and start nothing", group=_OUTPUT),
+        JSON._replace(help="print one JSON object a line instead", group=_OUTPUT),
+    ),
+    takes=(0, None),
+    passes_on=True,
+    completes=("FILE",),
+    examples=(
+        ("pumasi run train.py --epochs 3", "one process"),
+        ("pumasi run --slots 4 train.py", "four that train one model together"),
+        ("pumasi run --slots 4 --restarts 3 train.py", "started again when one of them fails"),
+        ("pumasi run --per-node -- torchrun train.py", "the launcher starts its own"),
+        ("pumasi run -d train.py; pumasi attach", "in the background, and back to it"),
+    ),
+)
+
+_SWITCHES: dict[str, tuple[str, bool]] = {
+    "per-node": ("per_node", True),
+    "evaluator": ("evaluator", True),
+    "slot-as-node": ("slot_as_node", True),
+    "no-shim": ("shim", False),
+    "no-wait": ("wait", False),
+}
+_OURS = frozenset(("detach", "quiet", "dry-run", "json", "env"))
+
+
+def main(arguments: Arguments) -> int:
+    from pumasi.config import build_spec
+
+    spec = build_spec(flags_of(arguments), Path.cwd(), os.environ)
+    if arguments.has("dry-run"):
+        return _preview(spec, as_json=arguments.has("json"))
+    if arguments.has("detach"):
+        return _detach(spec, arguments)
+    return _run_here(spec, arguments)
+
+
+def flags_of(arguments: Arguments) -> dict[str, object]:
+    """The options as `build_spec` takes them: as they were written. It names every mistake in them."""
+    flags: dict[str, object] = {"command": arguments.rest}
+    for key in arguments.values:
+        if key in _SWITCHES:
+            field, value = _SWITCHES[key]
+            flags[field] = value
+        elif key not in _OURS:
+            flags[key] = arguments.last(key)
+    if arguments.has("env"):
+        flags["env"] = [_with_value(pair) for pair in arguments.all("env")]
+    return flags
+
+
+def _with_value(pair: str) -> str:
+    if "=" in pair:
+        return pair
+    if pair not in os.environ:
+        raise UsageError(f"--env {pair} takes {pair} from the environment, but it is not set there.", f"--env {pair}=…")
+    return f"{pair}={os.environ[pair]}"
+
+
+def _run_here(spec: Spec, arguments: Arguments) -> int:
+    from pumasi.cli.printer import Patient
+    from pumasi.cli.views import choose_view
+    from pumasi.session import run
+
+    view = choose_view(
+        Patient(),
+        ranks=size_of(spec.model_dump()),
+        as_json=arguments.has("json"),
+        quiet=arguments.has("quiet"),
+        words=sys.argv[2:],
+    )
+    try:
+        outcome = run(open_store(), spec, view, terminal=sys.stdin.isatty() and sys.stderr.isatty())
+    finally:
+        view.close()
+    return outcome.verdict.exit_code if outcome else 0
+
+
+def _detach(spec: Spec, arguments: Arguments) -> int:
+    from pumasi.session import detach
+
+    record, _ = detach(open_store(), spec)
+    if arguments.has("json"):
+        show_json({"run": record.id})
+        return 0
+    show([record.id])
+    sys.stdout.flush()
+    if not arguments.has("quiet"):
+        say(f"{record.id} runs in the background.", f"pumasi attach {record.id}", f"pumasi stop {record.id}")
+    return 0
+
+
+def _preview(spec: Spec, *, as_json: bool) -> int:
+    from pumasi.session import preview
+
+    told: dict[str, Any] = preview(spec)
+    if as_json:
+        show_json(told)
+    else:
+        show(_outline(told))
+    return 0
+
+
+def _outline(value: Any, indent: str = "") -> list[str]:
+    """Nested values as one would write them in YAML."""
+    lines: list[str] = []
+    pairs = value.items() if isinstance(value, dict) else (("-", item) for item in value)
+    for key, item in pairs:
+        head = f"{indent}{key}" if key == "-" else f"{indent}{key}:"
+        if isinstance(item, (dict, list, tuple)) and item:
+            lines += [head, *_outline(item, indent + "  ")]
+        else:
+            lines.append(f"{head} {_scalar(item)}")
+    return lines
+
+
+def _scalar(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) and value and value.isprintable() else json.dumps(value, ensure_ascii=False)

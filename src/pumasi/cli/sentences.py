@@ -1,0 +1,114 @@
+"""What Pumasi says about a run: the plan at once, the phases, and at the end how it went and what to do next. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pumasi.cli.text import count, duration, notable
+
+_VERDICTS = {
+    "done": "is done",
+    "failed": "failed",
+    "lost": "was lost",
+    "timed out": "timed out",
+    "stopped": "was stopped",
+}
+
+
+def plan_line(run: str, data: Mapping[str, Any]) -> str:
+    """train-x7k2p · 4 slots on this machine · torch (train.py imports torch) · python 3.11 (.venv)"""
+    parts = [run, _where(data.get("placement") or {}, data.get("chief")), _framework(data), _gpus(data)]
+    parts.append(str(data.get("python") or ""))
+    return " · ".join(part for part in parts if part)
+
+
+def _where(placement: Mapping[str, int], chief: str | None) -> str:
+    slots = count(sum(placement.values()), "slot")
+    if len(placement) < 2:
+        return f"{slots} on this machine"
+    shares = ", ".join(f"{share} on {node}" for node, share in placement.items())
+    return f"{slots}: {shares}; the chief on {chief}" if chief else f"{slots}: {shares}"
+
+
+def _framework(data: Mapping[str, Any]) -> str:
+    framework, because = data.get("framework") or "", data.get("because") or ""
+    if framework in ("", "none"):
+        return str(because)
+    return f"{framework} ({because})" if because else str(framework)
+
+
+def _gpus(data: Mapping[str, Any]) -> str:
+    gpus = [gpu for ids in (data.get("gpus") or {}).values() for gpu in ids]
+    if not gpus:
+        return ""
+    seen = {"own": ", each rank sees its own", "all": ", each rank sees all"}.get(str(data.get("see_gpus")), "")
+    return count(len(gpus), "GPU") + (seen if len(gpus) > 1 else "")
+
+
+def phase_line(kind: str, data: Mapping[str, Any]) -> str:
+    """A sentence for an event that a user should see as it happens; empty for the others."""
+    if kind == "note":
+        return str(data["text"])
+    if kind == "waiting":
+        return f"waiting: {data['reason']}"
+    if kind == "running":
+        return f"running: {count(len(data.get('ranks', ())), 'process')}".replace("processs", "processes")
+    if kind == "restarting":
+        return f"starting again (attempt {data['attempt'] + 1}): {data['reason']}"
+    if kind == "ending":
+        return f"ending: {data['why']}" if data.get("why") else "ending"
+    return ""
+
+
+def end_line(run: str, data: Mapping[str, Any], elapsed: float, metrics: Mapping[str, float]) -> str:
+    """One sentence about the outcome."""
+    verdict = str(data["verdict"])
+    said = f"{run} {_VERDICTS.get(verdict, verdict)} after {duration(elapsed)}"
+    if verdict == "done":
+        noted = notable(metrics)
+        return f"{said} · {noted}" if noted else f"{said}."
+    return f"{said}: {data['reason']}" if data.get("reason") else f"{said}."
+
+
+def end_details(run: str, data: Mapping[str, Any], words: Sequence[str] | None, has_metrics: bool) -> list[str]:
+    """What stands below the sentence: the last lines of the rank that failed first, what to do, the next commands."""
+    tail = [f"| {line}" for line in data.get("tail") or ()]
+    hint = [str(data["hint"])] if data.get("hint") else []
+    return [*tail, *hint, *next_commands(run, data, words, has_metrics)]
+
+
+def next_commands(run: str, data: Mapping[str, Any], words: Sequence[str] | None, has_metrics: bool) -> list[str]:
+    """The two commands that one would want next. `words` are those that `pumasi run` was started with."""
+    verdict = data["verdict"]
+    rank = f" --rank {data['rank']}" if data.get("rank") is not None else ""
+    logs = f"pumasi logs {run}{rank}"
+    if verdict == "done":
+        return [logs, f"pumasi metrics {run}" if has_metrics else f"pumasi show {run}"]
+    if verdict == "lost" and words is not None and not _given(words, "--restarts"):
+        return [logs, again(words, "--restarts", "3")]
+    if verdict == "timed out" and words is not None:
+        return [logs, again(words, "--timeout", "…")]
+    return [logs, f"pumasi show {run}"]
+
+
+def again(words: Sequence[str], option: str, value: str) -> str:
+    """The same command with `option` in front."""
+    return f"pumasi run {option} {value} {shlex.join(_without(words, option))}"
+
+
+def _given(words: Sequence[str], option: str) -> bool:
+    return len(_without(words, option)) != len(words)
+
+
+def _without(words: Sequence[str], option: str) -> list[str]:
+    """`words` without the option and its value, as far as our own options go."""
+    for index, word in enumerate(words):
+        if word == option:
+            return [*words[:index], *words[index + 2 :]]
+        if word.startswith(f"{option}="):
+            return [*words[:index], *words[index + 1 :]]
+        if word == "--" or word.endswith(".py"):
+            break
+    return list(words)

@@ -1,0 +1,155 @@
+"""pumasi show: everything about a run, for people in blocks, for programs in JSON."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pumasi.cli import sentences
+from pumasi.cli.board import Board
+from pumasi.cli.output import STATE_COLOURS, columns, paint, show, show_json
+from pumasi.cli.parsing import Arguments
+from pumasi.cli.runs import command_of, find_run, finite, open_store
+from pumasi.cli.text import age, clean, count, duration, notable, table
+from pumasi.cli.verbs import JSON, RUNS, Verb
+from pumasi.store import EventRow, RunRecord, Store
+
+VERB = Verb(
+    name="show",
+    usage=("pumasi show [RUN] [options]",),
+    about="Tells everything about a run: what was asked for, where it ran, what happened when, how it ended.",
+    options=(JSON,),
+    takes=(0, 1),
+    completes=RUNS,
+    examples=(("pumasi show", "the last run"), ("pumasi show train-x7 --json", "")),
+)
+_DEFAULTS_HIDDEN = ("command", "workdir", "name", "slots", "framework", "nodes", "on", "env")
+
+
+def main(arguments: Arguments) -> int:
+    store = open_store()
+    record = find_run(store, arguments)
+    events = store.events(record.id)
+    if arguments.has("json"):
+        show_json(_described(store, record, events))
+        return 0
+    board = _replayed(events)
+    for rank, values in store.last_metrics(record.id).items():
+        if rank in board.ranks:
+            board.ranks[rank].values = values
+    show(_heading(record))
+    show(_facts(store, record))
+    show(_outcome(record))
+    show(_ranks(board))
+    show(_happened(events))
+    return 0
+
+
+def _described(store: Store, record: RunRecord, events: Sequence[EventRow]) -> dict[str, Any]:
+    last = store.last_metrics(record.id)
+    return {
+        **record._asdict(),
+        "folder": str(store.folder(record.id)),
+        "metrics": {rank: {name: finite(value) for name, value in row.items()} for rank, row in last.items()},
+        "events": [{"at": event.at, "event": event.kind, **event.data} for event in events],
+    }
+
+
+def _replayed(events: Iterable[EventRow]) -> Board:
+    board = Board()
+    for event in events:
+        board.event(event.at, event.kind, event.data)
+    return board
+
+
+def _heading(record: RunRecord) -> list[str]:
+    state = paint(record.state, STATE_COLOURS.get(record.state, ""), sys.stdout)
+    end = record.ended or time.time()
+    took = f", {duration(end - record.started)}" if record.started else ""
+    return [f"{paint(record.id, 'bold', sys.stdout)}  {state}{took}", ""]
+
+
+def _facts(store: Store, record: RunRecord) -> list[str]:
+    facts = {
+        "command": command_of(record),
+        "in": str(record.spec.get("workdir", "")),
+        "slots": _placed(record),
+        "framework": record.framework,
+        "attempt": str(record.attempt + 1) if record.attempt else "",
+        "options": _options(record),
+        "begun": _when(record.created),
+        "ended": _when(record.ended) if record.ended else "",
+        "exit code": "" if record.exit_code is None else str(record.exit_code),
+        "files": str(store.folder(record.id)),
+    }
+    return [f"  {name:<11}{clean(value)}" for name, value in facts.items() if value]
+
+
+def _placed(record: RunRecord) -> str:
+    if len(record.placement) > 1:
+        shares = ", ".join(f"{share} on {node}" for node, share in record.placement.items())
+        return f"{record.spec.get('slots', 1)}: {shares}"
+    return str(record.spec.get("slots", 1))
+
+
+def _options(record: RunRecord) -> str:
+    """The options that are not as they would be by themselves; values of the environment are nobody's business."""
+    from pumasi.core.spec import Spec
+
+    changed = {
+        name: value
+        for name, value in record.spec.items()
+        if name not in _DEFAULTS_HIDDEN and name in Spec.model_fields and value != Spec.model_fields[name].default
+    }
+    names: Any = record.spec.get("env") or {}
+    return ", ".join([*(f"{name} {value}" for name, value in changed.items()), *(f"env {name}" for name in names)])
+
+
+def _when(at: float) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} ({age(time.time() - at)} ago)"
+
+
+def _outcome(record: RunRecord) -> list[str]:
+    if record.outcome is None:
+        return []
+    told: dict[str, Any] = {"verdict": record.state, **record.outcome}
+    began = record.started or record.created
+    line = sentences.end_line(record.id, told, (record.ended or began) - began, {})
+    return ["", line, *(f"  {part}" for part in sentences.end_details(record.id, told, None, has_metrics=True))]
+
+
+def _ranks(board: Board) -> list[str]:
+    if not board.ranks:
+        return []
+    rows = [
+        (str(rank), row.node, row.role, row.state, notable(row.values, most=6))
+        for rank, row in sorted(board.ranks.items())
+    ]
+    return ["", *table(("rank", "node", "role", "state", "last metrics"), rows, columns(), right=(0,))]
+
+
+def _happened(events: Sequence[EventRow]) -> list[str]:
+    lines = []
+    for event in events:
+        time_of_day = time.strftime("%H:%M:%S", time.localtime(event.at))
+        lines.append(f"  {time_of_day}  {clean(_event_line(event))}")
+    return ["", f"{count(len(events), 'event')}:", *lines] if lines else []
+
+
+def _event_line(event: EventRow) -> str:
+    data = event.data
+    if event.kind == "planned":
+        return f"planned: {sentences.plan_line('', data)}"
+    if event.kind == "rank ended":
+        return f"rank {data.get('rank')} ended: {_end(data)}"
+    if event.kind == "finished":
+        return f"{data.get('verdict')}: {data.get('reason') or ''}".rstrip(": ")
+    if event.kind == "starting":
+        return f"starting attempt {int(str(data.get('attempt', 0))) + 1}"
+    return sentences.phase_line(event.kind, data) or event.kind
+
+
+def _end(data: dict[str, object]) -> str:
+    return str(data["signal"]) if data.get("signal") else f"exit code {data.get('code')}"

@@ -1,0 +1,118 @@
+"""What a user sees of a run. The manager feeds a view while it runs; `attach` feeds one from the store.
+
+On a terminal there is a live view (see `live`), elsewhere there are plain lines on stderr; with --json there is one
+object a line on stdout. What a view has to do is said by `recorder.View`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pumasi.cli import sentences
+from pumasi.cli.board import Board
+from pumasi.cli.output import is_colourful, say
+from pumasi.cli.printer import Printer, Write
+
+if TYPE_CHECKING:
+    from pumasi.core.frames import Frame
+    from pumasi.core.metrics import Reading
+    from pumasi.recorder import View
+
+
+class PlainView:
+    """Phase lines on stderr; with `quiet` only what went wrong. `words` are those of `pumasi run`, for the next one."""
+
+    def __init__(self, write: Write, *, ranks: int, quiet: bool = False, words: Sequence[str] | None = None) -> None:
+        self.board = Board()
+        self._quiet = quiet
+        self._words = words
+        self._printer = Printer(write, prefixed=ranks > 1, exact=ranks == 1, colour=is_colourful(sys.stdout))
+
+    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
+        self.board.event(at, kind, data)
+        if kind == "finished":
+            self._printer.finish()
+            if not self._quiet or data["verdict"] != "done":
+                say(*end_words(self.board, at, data, self._words))
+        elif not self._quiet:
+            line = sentences.plan_line(self.board.run, data) if kind == "planned" else sentences.phase_line(kind, data)
+            if line:
+                say(line)
+
+    def output(self, frames: Iterable[Frame]) -> None:
+        self._printer.output(frames)
+
+    def reading(self, rank: int, reading: Reading) -> None:
+        self.board.reading(rank, reading)
+
+    def ask(self, question: str) -> None:
+        if question:
+            say(question)
+
+    def close(self) -> None:
+        self._printer.finish()
+
+
+class JsonView:
+    """One JSON object a line on stdout: the events as they are, `output` and `metrics`."""
+
+    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
+        _write_json([{"event": kind, "at": at, **data}])
+
+    def output(self, frames: Iterable[Frame]) -> None:
+        _write_json(
+            {
+                "event": "output",
+                "at": frame.ms / 1000,
+                "rank": frame.rank,
+                "stream": "stderr" if frame.is_stderr else "stdout",
+                "text": frame.text.decode(errors="replace"),
+                "end": frame.end.decode(),
+            }
+            for frame in frames
+        )
+
+    def reading(self, rank: int, reading: Reading) -> None:
+        _write_json([{"event": "metrics", "rank": rank, **reading._asdict()}])
+
+    def ask(self, question: str) -> None:
+        if question:
+            say(question)
+
+    def close(self) -> None:
+        sys.stdout.flush()
+
+
+def _write_json(values: Iterable[Mapping[str, Any]]) -> None:
+    sys.stdout.write("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values))
+    sys.stdout.flush()
+
+
+def end_words(board: Board, at: float, data: Mapping[str, Any], words: Sequence[str] | None) -> list[str]:
+    metrics = board.metrics()
+    line = sentences.end_line(board.run, data, board.elapsed(at), metrics)
+    return [line, *sentences.end_details(board.run, data, words, bool(metrics))]
+
+
+def is_live() -> bool:
+    """Whether a live view can be drawn: stdout and stderr are one terminal that can move its cursor."""
+    import os
+
+    if not (sys.stdout.isatty() and sys.stderr.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    return os.fstat(sys.stdout.fileno()).st_rdev == os.fstat(sys.stderr.fileno()).st_rdev
+
+
+def choose_view(
+    write: Write, *, ranks: int, as_json: bool = False, quiet: bool = False, words: Sequence[str] | None = None
+) -> View:
+    if as_json:
+        return JsonView()
+    if is_live() and not quiet:
+        from pumasi.cli.live import LiveView
+
+        return LiveView(ranks=ranks, words=words)
+    return PlainView(write, ranks=ranks, quiet=quiet, words=words)

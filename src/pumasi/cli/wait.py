@@ -1,0 +1,57 @@
+"""pumasi wait: until a run ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pumasi.cli import sentences
+from pumasi.cli.output import say
+from pumasi.cli.parsing import Arguments
+from pumasi.cli.runs import find_run, open_store
+from pumasi.cli.verbs import RUNS, Option, Verb
+from pumasi.errors import SpecError, UsageError
+
+VERB = Verb(
+    name="wait",
+    usage=("pumasi wait [RUN] [options]",),
+    about="""Waits until a run ends, and ends with the exit code that the run ended with; with 4 when the run has not
+    ended in time. The run does not mind either way.""",
+    options=(Option(("--timeout",), "wait at most so long: 90, 15m, 2h", "TIME"),),
+    takes=(0, 1),
+    completes=RUNS,
+    examples=(
+        ("pumasi run -d train.py; pumasi wait && echo trained", ""),
+        ("pumasi wait train-x7k2p --timeout 2h", ""),
+    ),
+)
+_NOT_IN_TIME = 4
+
+
+def main(arguments: Arguments) -> int:
+    from pumasi.control import wait
+
+    limit = arguments.last("timeout")
+    timeout = None if limit is None else _seconds(limit)
+    store = open_store()
+    record = find_run(store, arguments)
+    try:
+        record = wait(store, record.id, timeout)
+    except TimeoutError as error:
+        say(str(error), f"Watch it: pumasi attach {record.id}")
+        return _NOT_IN_TIME
+    told: dict[str, Any] = {"verdict": record.state, **(record.outcome or {})}
+    took = (record.ended or record.created) - record.created
+    metrics = next(iter(store.last_metrics(record.id).values()), {})
+    say(sentences.end_line(record.id, told, took, metrics))
+    return record.exit_code or 0
+
+
+def _seconds(text: str) -> float:
+    from pumasi.core.spec import parse_duration
+
+    try:
+        return parse_duration(text)
+    except SpecError as error:
+        raise UsageError(
+            f"--timeout takes a time; '{text}' is none.", "Write --timeout 90 or --timeout 15m."
+        ) from error
