@@ -1,0 +1,318 @@
+"""Flags, environment, pumasi.yaml and the user's own configuration, laid over each other into one spec.
+
+Each layer knows where each of its values was written, so that a mistake can be shown to the user in their own words.
+Files are composed into nodes, never constructed into objects: that keeps the line numbers, keeps `0.10` from becoming
+`0.1`, and `on` from becoming true.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pumasi.core.spec import SHORTHANDS, Spec, closest, parse_spec, show
+
+if TYPE_CHECKING:
+    import yaml
+
+FILE = "pumasi.yaml"
+PREFIX = "PUMASI_"
+OWN_VARIABLES = frozenset(
+    PREFIX + name for name in ("HOME", "RUN", "ATTEMPT", "GANG", "RANK", "CHECKPOINT_DIR", "NODE")
+)
+"""What Pumasi itself sets for ranks, and its home: a run inside a run is not configured by them."""
+
+_NOT_BY_VARIABLE = {
+    "command": f"give it after the options, or as command: in {FILE}",
+    "env": f"give --env NAME=VALUE, or env: in {FILE}",
+}
+_NULL = "tag:yaml.org,2002:null"
+_PLAIN_TAGS = frozenset(
+    f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "value", "merge")
+)
+_LARGEST_FILE = 1 << 20
+_SURE = 0.8
+"""How much an unknown PUMASI_ variable must be like a field to be a slip of the pen. Others have some other purpose:
+Kubernetes makes PUMASI_PORT from a Service of that name."""
+
+
+class Layer(NamedTuple):
+    """Values by field, and where each was written. Relative paths among them start at `folder`."""
+
+    folder: Path
+    values: dict[str, object]
+    places: dict[str, str]
+
+
+def build_spec(flags: Mapping[str, object], folder: Path, environ: Mapping[str, str]) -> Spec:
+    """Flag > environment > pumasi.yaml in `folder` > user configuration > default. A flag that is None (or a command
+    that is empty) was not given. SpecError names every mistake in all of them."""
+    mistakes: list[str] = []
+    folder = folder.absolute()
+    layers = [
+        *_read_files(folder, environ, mistakes),
+        _environment_layer(folder, environ, mistakes),
+        _flag_layer(folder, flags),
+    ]
+    for layer in layers:
+        _expand_gpus(layer, mistakes)
+        _expand_env(layer, mistakes)
+        _anchor_paths(layer, environ.get("HOME", ""))
+    merged = _merge(folder, layers)
+    _check_workdir(merged, mistakes)
+    return parse_spec(merged.values, merged.places, mistakes)
+
+
+def _flag_layer(folder: Path, flags: Mapping[str, object]) -> Layer:
+    layer = Layer(folder, {}, {})
+    for flag, value in flags.items():
+        field = flag.replace("-", "_")
+        if value is not None and not (field == "command" and not value):
+            layer.values[field] = value
+            layer.places[field] = field if field == "command" else f"--{field.replace('_', '-')}"
+    return layer
+
+
+def _environment_layer(folder: Path, environ: Mapping[str, str], mistakes: list[str]) -> Layer:
+    layer = Layer(folder, {}, {})
+    known = [field for field in (*Spec.model_fields, *SHORTHANDS) if field not in _NOT_BY_VARIABLE]
+    for variable, value in sorted(environ.items()):
+        field = variable.removeprefix(PREFIX).lower()
+        if not variable.startswith(PREFIX) or variable in OWN_VARIABLES or not value:
+            continue
+        if field in _NOT_BY_VARIABLE:
+            mistakes.append(f"{variable}: {field} can't be set by a variable; {_NOT_BY_VARIABLE[field]}")
+        elif field in known or closest(field, known, _SURE):
+            layer.values[field] = value
+            layer.places[field] = variable
+    return layer
+
+
+def _expand_gpus(layer: Layer, mistakes: list[str]) -> None:
+    """`gpus` is short for so many slots that each require a GPU, or for no GPU at all. Done layer by layer, so that
+    `--slots 2` still wins over `gpus: 4` in a file."""
+    if "gpus" not in layer.values:
+        return
+    value, place = layer.values.pop("gpus"), layer.places.pop("gpus")
+    meant: dict[str, object] = {"gpu": "none"} if show(value) == "0" else {"slots": value, "gpu": "required"}
+    for field, own in meant.items():
+        said = show(layer.values.get(field, own))
+        if said != show(own):
+            mistakes.append(
+                f"{place}: {show(value)} makes {field} {show(own)}, but {layer.places[field]} is {said}; keep one"
+            )
+        layer.values[field] = own
+        layer.places[field] = place
+
+
+def _expand_env(layer: Layer, mistakes: list[str]) -> None:
+    """`env` may also be written as a list of NAME=VALUE, as flags are."""
+    given = layer.values.get("env")
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        return
+    place = layer.places["env"]
+    pairs = [str(pair).partition("=") for pair in given]
+    mistakes += [
+        f'{place}: {show(name)} has no "="; give NAME=VALUE, as in LR=0.1' for name, joint, _ in pairs if not joint
+    ]
+    layer.values["env"] = {name: value for name, joint, value in pairs if joint}
+
+
+def _anchor_paths(layer: Layer, home: str) -> None:
+    """A path is seen from the file that names it. An interpreter without a slash is looked up in PATH later."""
+    for field in ("workdir", "python"):
+        value = layer.values.get(field)
+        if isinstance(value, (str, os.PathLike)):
+            path = os.fspath(value)
+            if home and (path == "~" or path.startswith("~/")):
+                path = home + path[1:]
+            layer.values[field] = str(layer.folder / path) if field == "workdir" or "/" in path else path
+
+
+def _merge(folder: Path, layers: Sequence[Layer]) -> Layer:
+    """The last layer that names a field has it; only `env` is merged name by name."""
+    merged = Layer(folder, {"workdir": str(folder)}, {})
+    env: dict[object, object] = {}
+    for layer in layers:
+        merged.values.update(layer.values)
+        merged.places.update(layer.places)
+        own = layer.values.get("env")
+        if isinstance(own, Mapping):
+            env |= own
+            merged.values["env"] = dict(env)
+            merged.places.update({f"env.{name}": layer.places.get(f"env.{name}", layer.places["env"]) for name in own})
+    return merged
+
+
+def _check_workdir(merged: Layer, mistakes: list[str]) -> None:
+    workdir = merged.values["workdir"]
+    wrong = _trouble_with(Path(workdir)) if isinstance(workdir, str) else ""
+    if wrong:
+        place = merged.places.get("workdir", "the current folder")
+        mistakes.append(f"{place}: {workdir} {wrong}; give the folder that the program should run in")
+
+
+def _trouble_with(folder: Path) -> str:
+    try:
+        return "" if stat.S_ISDIR(folder.stat().st_mode) else "is not a folder"
+    except FileNotFoundError:
+        return "does not exist"
+    except OSError as error:
+        return f"can't be used ({error.strerror})"
+    except ValueError:  # A NUL in it, which parse_spec tells.
+        return ""
+
+
+def _read_files(folder: Path, environ: Mapping[str, str], mistakes: list[str]) -> Iterator[Layer]:
+    """The layers of the user's configuration and of pumasi.yaml, as far as there are such files. One that can't be read
+    may have held the command: that this is missing is not to be told as a second mistake."""
+    for path, label in (*_user_file(environ), (folder / FILE, FILE)):
+        source = _Source(label, mistakes)
+        before = len(mistakes)
+        text = _read_text(path, source)
+        root = _compose(text, source) if text is not None else None
+        if root is not None:
+            yield _file_layer(root, path.parent, source)
+        elif len(mistakes) > before:
+            yield Layer(folder, {"command": [label]}, {})
+
+
+def _user_file(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    """None without a home. The XDG specification has relative folders ignored."""
+    home = Path(environ.get("HOME", ""))
+    settings = Path(environ.get("XDG_CONFIG_HOME", ""))
+    if not settings.is_absolute():
+        settings = home / ".config"
+    if settings.is_absolute():
+        path = settings / "pumasi" / "config.yaml"
+        yield path, f"~/{path.relative_to(home)}" if home.is_absolute() and home in path.parents else str(path)
+
+
+class _Source(NamedTuple):
+    """A file while it is read, and the list that takes the mistakes in it."""
+
+    label: str
+    mistakes: list[str]
+
+    def complain(self, text: str, line: int | None = None) -> None:
+        self.mistakes.append(f"{self.label}, line {line}: {text}" if line else f"{self.label}: {text}")
+
+    def place(self, node: yaml.Node) -> str:
+        return f"{self.label}, line {_line(node)}"
+
+
+def _line(node: yaml.Node) -> int:
+    return node.start_mark.line + 1
+
+
+def _read_text(path: Path, source: _Source) -> str | None:
+    """None when there is no such file, or none that could be read."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+        if len(content) <= _LARGEST_FILE:
+            return content.decode("utf-8-sig")
+        source.complain("it is larger than 1 MiB; it should hold a few settings only")
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except IsADirectoryError:
+        source.complain("this is a folder; rename it, or put a file of settings in its place")
+    except OSError as error:
+        source.complain(f"it can't be read ({error.strerror}); make it readable or remove it")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        source.complain("this is not UTF-8 text; save the file as UTF-8", line)
+    return None
+
+
+def _compose(text: str, source: _Source) -> yaml.Node | None:
+    """The root of the document; None when there is none, or the text is not YAML."""
+    import yaml
+
+    line, problem = 1, "it is nested too deeply"
+    try:
+        root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+        return root if root is None or root.tag != _NULL else None
+    except yaml.MarkedYAMLError as error:
+        # A block begins far above the mistake in it; a quote or a bracket begins where the one that ends it is missed.
+        in_block = "block" in (error.context or "")
+        mark = error.problem_mark if in_block else error.context_mark or error.problem_mark
+        line, problem = (mark.line + 1 if mark else 1), error.problem or ""
+    except yaml.reader.ReaderError as error:
+        line, problem = text.count("\n", 0, error.position) + 1, "there is an unprintable character"
+    except RecursionError:
+        pass
+    advice = next((advice for part, advice in _ADVICE.items() if part in problem), "write name: value on each line")
+    source.complain(f"this is not YAML: {problem}; {advice}", line)
+    return None
+
+
+_ADVICE = {
+    "'\\t'": "indent with spaces, not with tabs",
+    "mapping values are not allowed": 'put text that holds ": " in quotes, and give all names the same indentation',
+    "<block end>": "give all names the same indentation",
+    "unexpected end of stream": "close the quote",
+    "expected ',' or": "close the bracket",
+    "another document": "leave the line of --- out",
+    "unprintable": "take it out",
+}
+
+
+def _file_layer(root: yaml.Node, folder: Path, source: _Source) -> Layer:
+    import yaml
+
+    layer = Layer(folder, {}, {})
+    if not isinstance(root, yaml.MappingNode):
+        source.complain("names and values belong here, as in slots: 4", _line(root))
+        return layer
+    for field, (key, node) in _entries(root, source, fold=True).items():
+        layer.values[field] = _value(node, source)
+        layer.places[field] = f"{source.place(key)}: {key.value}"
+        if field == "env" and isinstance(node, yaml.MappingNode):
+            layer.places.update(
+                {f"env.{name.value}": f"{source.place(name)}: env.{name.value}" for name, _ in node.value}
+            )
+    return layer
+
+
+def _entries(
+    mapping: yaml.MappingNode, source: _Source, *, fold: bool = False
+) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    """Each name, with its own node and that of its value; `fold` makes start-timeout and start_timeout one name."""
+    entries: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+    for key, node in mapping.value:
+        text = key.value if isinstance(key.value, str) else ""
+        if not text:
+            source.complain("a name is missing here; write name: value", _line(key))
+            continue
+        name = text.replace("-", "_") if fold else text
+        if name in entries:
+            source.complain(f"{text} is given twice, first in line {_line(entries[name][0])}; keep one", _line(key))
+        entries.setdefault(name, (key, node))
+    return entries
+
+
+def _value(node: yaml.Node, source: _Source) -> object:
+    """Text, a list of texts, or names with texts: nothing in a spec is deeper than that."""
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        return [_scalar(item, source) for item in node.value]
+    if isinstance(node, yaml.MappingNode):
+        return {name: _scalar(value, source) for name, (_, value) in _entries(node, source).items()}
+    return _scalar(node, source)
+
+
+def _scalar(node: yaml.Node, source: _Source) -> str | None:
+    """The text as it was written; `parse_spec` knows which fields are numbers. None for null."""
+    import yaml
+
+    if not isinstance(node, yaml.ScalarNode):
+        source.complain("a list or a group can't stand here; give plain text", _line(node))
+        return ""
+    if node.tag not in _PLAIN_TAGS:
+        source.complain(f"the tag {node.tag} is not known; leave it out", _line(node))
+    return None if node.tag == _NULL else str(node.value)
