@@ -1,0 +1,99 @@
+"""Rank table to environment variables: one file a framework, and all of them at once.
+
+What the frameworks want does not collide, so a script needs no word about its framework; what would collide is set only
+for the one that is chosen. Another framework is one more file, and one more line in `FRAMEWORKS`.
+"""
+
+from __future__ import annotations
+
+from pumasi.core.frameworks.base import PLACEHOLDER, Framework, Gang, Layout, Sight, host
+from pumasi.core.frameworks.gpus import visibility
+from pumasi.core.frameworks.horovod import HOROVOD
+from pumasi.core.frameworks.jax import JAX
+from pumasi.core.frameworks.mpi import MPI, hostfile
+from pumasi.core.frameworks.tensorflow import TENSORFLOW
+from pumasi.core.frameworks.torch import TORCH
+from pumasi.core.ranks import Rank
+
+__all__ = [
+    "FRAMEWORKS",
+    "PLACEHOLDER",
+    "Framework",
+    "Gang",
+    "Layout",
+    "chief_ports",
+    "decides",
+    "environment",
+    "find_framework",
+    "hostfile",
+    "settle_see_gpus",
+]
+
+FRAMEWORKS: tuple[Framework, ...] = (
+    HOROVOD,
+    MPI,
+    TORCH,
+    TENSORFLOW,
+    JAX,
+)
+"""In the order in which they win when a script trains with several."""
+
+
+def find_framework(name: str) -> Framework | None:
+    return next((framework for framework in FRAMEWORKS if framework.name == name), None)
+
+
+def environment(gang: Gang, rank: Rank, chosen: str) -> dict[str, str]:
+    """What `rank` finds in its environment, with placeholders for addresses.
+
+    A user's own variables win over these, except `no_proxy` and `NO_PROXY`: to them the agent appends, and only where a
+    proxy is set at all (JAX warns of any variable with such a name). The agent adds what depends on its machine, such
+    as the name of the network interface.
+    """
+    values = {
+        "PYTHONUNBUFFERED": "1",
+        "PUMASI_RUN": gang.run,
+        "PUMASI_ATTEMPT": str(gang.attempt),
+        "PUMASI_RANK": str(rank.rank),
+        "PUMASI_WORLD_SIZE": str(gang.processes),
+        **visibility(gang, rank),
+    }
+    for framework in _wired(gang, chosen):
+        values |= framework.environment(gang, rank)
+        if framework.name == chosen:
+            values |= framework.when_chosen(gang, rank)
+    if gang.processes > 1:
+        values |= dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(host(first) for first in gang.first_ranks()))
+    return values
+
+
+def chief_ports(gang: Gang, chosen: str) -> tuple[str, ...]:
+    """The names of the ports that must be found on the chief's node."""
+    return tuple(port for framework in _wired(gang, chosen) for port in framework.ports)
+
+
+def _wired(gang: Gang, chosen: str) -> list[Framework]:
+    main = find_framework(chosen)
+    if main is not None and main.exclusive:
+        return [main] if main.wires(gang) else []
+    return [framework for framework in FRAMEWORKS if not framework.exclusive and framework.wires(gang)]
+
+
+def settle_see_gpus(chosen: str, asked: str, *, per_node: bool = False, slot_as_node: bool = False) -> Sight:
+    """Whether a rank sees only its own GPU or all of the task's on its node: as asked, else as the framework wants it.
+
+    A slot that is shown as a node has local rank 0, and would take the first GPU that it sees."""
+    if asked in ("own", "all"):
+        return "own" if asked == "own" else "all"
+    if per_node or slot_as_node:
+        return "all" if per_node else "own"
+    framework = find_framework(chosen)
+    return framework.see_gpus if framework is not None else "own"
+
+
+def decides(gang: Gang, rank: Rank) -> bool:
+    """Whether the task is not over before this rank has ended. Parameter servers never end by themselves, nor do the
+    workers that they serve: there the chief decides alone."""
+    if any(member.role == "ps" for member in gang.table.ranks):
+        return rank.role == "chief"
+    return rank.role != "evaluator"

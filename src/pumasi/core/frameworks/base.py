@@ -1,0 +1,125 @@
+"""What every framework's file has in common: the gang it is told about, and the questions it answers.
+
+Addresses are not known when the environment is made: they stand in it as placeholders, which the agent fills in once
+all nodes are there. `{host:3}` is the address of rank 3's node, `{port:3}` a free port of rank 3's own, `{port:torch}`
+a free port on the chief's node, `{file:hostfile}` a file that the agent writes. Nothing but `PLACEHOLDER` is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pumasi.core.ranks import Rank, RankTable
+
+if TYPE_CHECKING:
+    from pumasi.core.frameworks.script import Script
+
+PLACEHOLDER = r"\{(host|port|file):([a-z0-9]+)\}"
+
+Sight = Literal["own", "all"]
+
+
+class Gang(NamedTuple):
+    """`gpus` are the ids of the task's GPUs on each node and `slots_per_node` the slots of each (needed where one
+    process stands for several slots), both in the order of `table.nodes`. Empty `gpus`: nothing is known about GPUs."""
+
+    run: str
+    attempt: int
+    restarts: int
+    table: RankTable
+    per_node: bool = False
+    slot_as_node: bool = False
+    gpus: tuple[tuple[str, ...], ...] = ()
+    see_gpus: Sight = "own"
+    slots_per_node: tuple[int, ...] = ()
+
+    @property
+    def processes(self) -> int:
+        return len(self.table.ranks)
+
+    @property
+    def slots(self) -> int:
+        return sum(self.slots_per_node) or self.table.trainers
+
+    @property
+    def has_servers(self) -> bool:
+        """Parameter servers or an evaluator: roles that only TensorFlow knows, and that others would count as ranks."""
+        return self.processes > self.table.trainers
+
+    def slots_on(self, node: int) -> int:
+        return self.slots_per_node[node] if self.slots_per_node else self.table.shares()[node]
+
+    def first_ranks(self) -> tuple[int, ...]:
+        """The first rank on each node: enough to name every node once."""
+        firsts: dict[int, int] = {}
+        for rank in self.table.ranks:
+            firsts.setdefault(rank.node, rank.rank)
+        return tuple(firsts.values())
+
+
+class Layout(NamedTuple):
+    """What the traps depend on besides the script: what was asked for, and where it goes. `shares` are the slots of
+    each node; `gpus_seen` counts the GPUs that one process sees."""
+
+    slots: int = 1
+    shares: tuple[int, ...] = ()
+    per_node: bool = False
+    slot_as_node: bool = False
+    shim: bool = True
+    gpus_seen: int = 0
+
+    @property
+    def processes(self) -> int:
+        return max(1, len(self.shares)) if self.per_node else self.slots
+
+    @property
+    def is_unequal(self) -> bool:
+        return len(set(self.shares)) > 1
+
+
+class Framework:
+    """One framework: how a script gives it away, what its ranks want in their environment, and where it fails silently.
+
+    `modules` mean this framework by themselves, `companions` only where no module of any framework is imported.
+    `starts` are the names whose use shows that it is this one that trains together.
+    """
+
+    name: str = ""
+    modules: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()
+    launchers: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
+    see_gpus: Sight = "own"
+    only_distributed: bool = False
+    """Nobody imports it for anything but training together: seeing it is enough."""
+    exclusive: bool = False
+    """Only set when it is chosen, and then without the others."""
+
+    def wires(self, gang: Gang) -> bool:
+        """Whether this gang has something to be told about; a process that is alone must not think that it is not."""
+        return gang.processes > 1 and not gang.has_servers
+
+    def environment(self, gang: Gang, rank: Rank) -> dict[str, str]:
+        raise NotImplementedError
+
+    def when_chosen(self, gang: Gang, rank: Rank) -> dict[str, str]:
+        """What would disturb scripts of other frameworks, and is therefore set only when this one is chosen."""
+        return {}
+
+    def traps(self, script: Script, layout: Layout) -> Iterable[str]:
+        """Sentences about what will go wrong without a word, each with the way out."""
+        return ()
+
+
+def host(rank: int) -> str:
+    return f"{{host:{rank}}}"
+
+
+def port(name: int | str) -> str:
+    return f"{{port:{name}}}"
+
+
+def file(name: str) -> str:
+    return f"{{file:{name}}}"

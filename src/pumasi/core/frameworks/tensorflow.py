@@ -1,0 +1,94 @@
+"""TensorFlow: the whole cluster in one variable, TF_CONFIG.
+
+The evaluator stands beside the cluster: the others must not know about it, or they would wait for it; it must find
+itself, or its strategy has no worker. Keras on TensorFlow belongs here too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from pumasi.core.frameworks.base import Framework, Gang, Layout, host, port
+from pumasi.core.frameworks.script import Script
+from pumasi.core.ranks import Rank
+
+_WITHIN_ONE_PROCESS = (
+    "tensorflow.distribute.MirroredStrategy",
+    "tensorflow.distribute.OneDeviceStrategy",
+    "tensorflow.distribute.ReduceOp",
+    "tensorflow.distribute.NcclAllReduce",
+    "tensorflow.distribute.HierarchicalCopyAllReduce",
+    "tensorflow.distribute.ReductionToOneDevice",
+    "tensorflow.distribute.InputOptions",
+    "tensorflow.distribute.get_strategy",
+    "tensorflow.distribute.has_strategy",
+    "tensorflow.distribute.get_replica_context",
+    "tensorflow.distribute.in_cross_replica_context",
+)
+_OTHER_WAYS = r"TF_CONFIG|dtensor|\btpu\b|TPU|ClusterSpec|train\.Server|train_and_evaluate|horovod|keras\.distribution"
+_TF_KERAS = "install tf-keras and set TF_USE_LEGACY_KERAS=1"
+
+
+class TensorFlow(Framework):
+    name = "tensorflow"
+    modules = ("tensorflow", "tf_keras")
+    companions = ("tensorflow_datasets", "tensorflow_hub", "tensorflow_probability", "tensorflow_text")
+    starts = ("tensorflow.distribute", "tensorflow.compat.v1.distribute", "tensorflow.compat.v2.distribute")
+
+    def wires(self, gang: Gang) -> bool:
+        return gang.processes > 1
+
+    def environment(self, gang: Gang, rank: Rank) -> dict[str, str]:
+        cluster: dict[str, list[str]] = {}
+        for member in gang.table.ranks:
+            if member.role != "evaluator" or member == rank:
+                cluster.setdefault(member.role, []).append(f"{host(member.rank)}:{port(member.rank)}")
+        task = {"type": rank.role, "index": rank.index}
+        return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+
+    def traps(self, script: Script, layout: Layout) -> Iterator[str]:
+        yield from _keras_three(script, layout)
+        yield from _apart(script, layout)
+
+
+def _keras_three(script: Script, layout: Layout) -> Iterator[str]:
+    if not script.fits_keras() or _has_legacy_keras(script):
+        return
+    if script.mentions_any("ParameterServerStrategy"):
+        yield (
+            "Keras 3 (TensorFlow 2.16 and later) cannot train with model.fit under ParameterServerStrategy: "
+            f"{_TF_KERAS}, or write the loop with a ClusterCoordinator."
+        )
+    elif script.mentions_any("MultiWorkerMirroredStrategy") and not layout.shim:
+        yield (
+            "With Keras 3 (TensorFlow 2.16 and later) and without the shim, model.fit fails under "
+            f"MultiWorkerMirroredStrategy: leave out --no-shim, or {_TF_KERAS}."
+        )
+
+
+def _has_legacy_keras(script: Script) -> bool:
+    told = script.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    only_legacy = script.imports_any("tf_keras") and not script.names_under("tensorflow.keras", "keras")
+    return told or only_legacy
+
+
+def _apart(script: Script, layout: Layout) -> Iterator[str]:
+    trains = script.fits_keras() or script.mentions_any("GradientTape")
+    if layout.processes < 2 or not trains or script.may_start_elsewhere(_OTHER_WAYS):
+        return
+    if any(not name.startswith(_WITHIN_ONE_PROCESS) for name in script.names_under(*TensorFlow.starts)):
+        return
+    if script.mentions_any("MirroredStrategy"):
+        yield (
+            f"MirroredStrategy joins the GPUs of one process only, so {layout.processes} copies will train apart: "
+            "use tf.distribute.MultiWorkerMirroredStrategy instead."
+        )
+    else:
+        yield (
+            f"{script.main} never uses tf.distribute, so {layout.processes} copies will train apart: "
+            "build the model in the scope of a tf.distribute.MultiWorkerMirroredStrategy."
+        )
+
+
+TENSORFLOW = TensorFlow()
