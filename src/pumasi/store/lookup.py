@@ -1,0 +1,48 @@
+"""Which run does a user mean? Pure: all ids in, one of them out, or a sentence that helps to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pumasi.errors import NotFound, UsageError
+
+_NAMED = 6
+"""As many runs as a message names before it says how many more there are."""
+
+
+def pick(prefix: str | None, ids: Sequence[str]) -> str:
+    """`ids` has the newest first; no prefix means the newest."""
+    if prefix == "":
+        # Most likely a shell variable that is not set, and then even the only run there is was not meant.
+        raise UsageError("The run's name is empty.", "Leave it out to mean the last run.")
+    if not ids:
+        raise NotFound("There is no run yet.", "Start one: pumasi run train.py")
+    if prefix is None:
+        return ids[0]
+    matches = [run_id for run_id in ids if run_id.startswith(prefix)]
+    if prefix in matches:
+        return prefix
+    if not matches:
+        raise NotFound(f"There is no run {prefix}.", _close_to(prefix, ids))
+    if len(matches) > 1:
+        raise UsageError(f"{prefix} may mean {_some(matches)}.", "Type more of the one that you mean.")
+    return matches[0]
+
+
+def _close_to(prefix: str, ids: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(prefix, ids, n=3)
+    if close:
+        return f"Did you mean {_either(close)}?"
+    return "`pumasi ps` lists the runs that there are."
+
+
+def _some(ids: Sequence[str]) -> str:
+    more = len(ids) - _NAMED
+    return _either([*ids[:_NAMED], f"{more} more"] if more > 0 else ids)
+
+
+def _either(words: Sequence[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
