@@ -11,6 +11,7 @@ from pumasi.cli.output import say
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.printer import to_streams
 from pumasi.cli.runs import find_run, open_store, size_of
+from pumasi.cli.sentences import left_words
 from pumasi.cli.verbs import JSON, RUNS, Verb
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _watch(store: Store, record: RunRecord, view: View) -> int:
         stop(store, record, force=False, tell=say)
         return _STOPPED
     except Left:
-        say(f"{record.id} goes on.", f"pumasi attach {record.id}", f"pumasi stop {record.id}")
+        say(*left_words(record.id))
         return 0
     finally:
         signal.signal(signal.SIGINT, before)

@@ -102,8 +102,8 @@ def reference() -> str:
 def _reference_of(verb: Verb) -> str:
     parts = [f"## {verb.name}\n", "```\n" + "\n".join(verb.usage) + "\n```\n", "\n".join(_wrap(verb.about, 120)) + "\n"]
     for group, options in by_group(verb).items():
-        rows = [(f"`{_heading(option)}`", option.help.replace("|", "\\|")) for option in options]
-        parts.append(_markdown_table((group, ""), rows))
+        rows = [(f"`{_heading(option)}`", option.help) for option in options if option is not HELP]
+        parts += [_markdown_table((group, ""), rows)] if rows else []
     if verb.examples:
         parts.append("```\n" + "\n".join(line[2:] for line in _aligned(verb.examples)) + "\n```\n")
     return "\n".join(parts)

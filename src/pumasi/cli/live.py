@@ -14,12 +14,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pumasi.cli import sentences
 from pumasi.cli.board import Board, RankRow
 from pumasi.cli.output import STATE_COLOURS, is_colourful
 from pumasi.cli.printer import Printer
 from pumasi.cli.text import clean, clock, count, fit, notable
-from pumasi.cli.views import end_words
+from pumasi.cli.views import end_words, event_words
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,8 +28,10 @@ if TYPE_CHECKING:
     from pumasi.core.metrics import Reading
 
 _INTERVAL = 0.125
+_SHORTEST_DELAY = 0.03
 _MOST_ROWS = 16
 _MOST_PENDING = 256 * 1024
+_SAID = ("planned", "note", "restarting", "left")
 _FIRST_DRAW = 0.4
 """Rich takes a while to import: not in the way of starting the ranks."""
 
@@ -38,17 +39,18 @@ _FIRST_DRAW = 0.4
 class LiveView:
     def __init__(self, *, ranks: int, words: Sequence[str] | None = None) -> None:
         self.board = Board()
-        self._ranks = ranks
         self._words = words
         self._printer = Printer(self._scroll, prefixed=ranks > 1, colour=is_colourful(sys.stdout))
         self._pending: list[bytes] = []
         self._pending_size = 0
+        self._flushed = 0.0
+        self._lines: list[str] = []
         self._drawn = 0
         self._asking = False
         # Re-entrant: a signal handler that asks a question may interrupt a draw.
         self._lock = threading.RLock()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._draw_on, name="live view", daemon=True)
+        self._thread = threading.Thread(target=self._keep_drawing, name="live view", daemon=True)
         self._thread.start()
 
     def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
@@ -56,39 +58,42 @@ class LiveView:
             self.board.event(at, kind, data)
             self._asking = False
             if kind == "finished":
-                self._printer.finish()
-                self._over.set()
-                self._say(*end_words(self.board, at, data, self._words))
-                self._flush([])
-            elif kind == "planned":
-                self._say(sentences.plan_line(self.board.run, data))
-                self._flush([])
-            elif kind in ("note", "restarting"):
-                self._say(sentences.phase_line(kind, data))
+                self._end(*end_words(self.board, at, data, self._words))
+            elif kind in _SAID:
+                self._say(*event_words(self.board.run, kind, data))
+                self._flush()
 
     def output(self, frames: Iterable[Frame]) -> None:
         with self._lock:
             self._printer.output(frames)
-            if self._pending_size > _MOST_PENDING:
-                self._flush(None)
+            if self._pending_size > _MOST_PENDING or time.monotonic() - self._flushed > _SHORTEST_DELAY:
+                self._flush()
 
     def reading(self, rank: int, reading: Reading) -> None:
-        self.board.reading(rank, reading)
+        with self._lock:
+            self.board.reading(rank, reading)
 
     def ask(self, question: str) -> None:
         """While a question is open the lines at the bottom are gone: what the user types must not be drawn over."""
         with self._lock:
             self._asking = bool(question)
             if question:
+                self._lines = []
                 self._say(question)
-                self._flush([])
+                self._flush()
 
     def close(self) -> None:
-        self._over.set()
-        self._thread.join(timeout=5.0)
         with self._lock:
-            self._printer.finish()
-            self._flush([])
+            self._end()
+        self._thread.join(timeout=5.0)
+
+    def _end(self, *words: str) -> None:
+        self._over.set()
+        self._lines = []
+        self._printer.finish()
+        if words:
+            self._say(*words)
+        self._flush()
 
     def _scroll(self, _to_stderr: bool, data: bytes) -> None:
         self._pending.append(data)
@@ -99,31 +104,33 @@ class LiveView:
         lines = [f"{head} {text}", *(f"  {line}" for line in more)]
         self._scroll(False, ("\n".join(lines) + "\n").encode(errors="replace"))
 
-    def _draw_on(self) -> None:
-        self._over.wait(_FIRST_DRAW)
+    def _keep_drawing(self) -> None:
+        if self._over.wait(_FIRST_DRAW):
+            return
+        import rich.table  # noqa: F401  (here, where nobody waits for it)
+
         while not self._over.wait(_INTERVAL):
-            lines = [] if self._asking else draw(self.board, self._unfinished(), time.time(), *_terminal_size())
             with self._lock:
-                if not self._over.is_set():
-                    self._flush([] if self._asking else lines)
+                if not self._asking and not self._over.is_set():
+                    self._lines = draw(self.board, self._unfinished(), time.time(), *_terminal_size())
+                self._flush()
 
     def _unfinished(self) -> dict[int, str]:
-        with self._lock:
-            texts = {rank: self._printer.unfinished(rank) for rank in [*self.board.ranks]}
+        texts = {rank: self._printer.unfinished(rank) for rank in self.board.ranks}
         return {rank: clean(text.decode(errors="replace")).strip() for rank, text in texts.items() if text}
 
-    def _flush(self, lines: Sequence[str] | None) -> None:
+    def _flush(self) -> None:
         """Everything in one write, so that nothing flickers: away with the lines at the bottom, what was printed
-        meanwhile, the lines anew. With None the lines are left out until they are drawn again."""
-        if not self._pending and not lines and not self._drawn:
-            return
-        erase = f"\r\x1b[{self._drawn - 1}A\x1b[J" if self._drawn > 1 else "\r\x1b[J" if self._drawn else ""
-        below = "\n".join(lines or ()).encode(errors="replace")
-        sys.stdout.buffer.write(b"".join((erase.encode(), *self._pending, below)))
-        sys.stdout.buffer.flush()
+        meanwhile, the lines anew."""
+        if self._pending or self._lines or self._drawn:
+            erase = "\r" + (f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else "") + "\x1b[J" if self._drawn else ""
+            below = "\n".join(self._lines).encode(errors="replace")
+            sys.stdout.buffer.write(b"".join((erase.encode(), *self._pending, below)))
+            sys.stdout.buffer.flush()
         self._pending.clear()
         self._pending_size = 0
-        self._drawn = len(lines or ())
+        self._drawn = len(self._lines)
+        self._flushed = time.monotonic()
 
 
 def _terminal_size() -> tuple[int, int]:
@@ -140,21 +147,22 @@ def draw(board: Board, unfinished: Mapping[int, str], now: float, columns: int, 
 
     from rich.console import Console
 
-    console = Console(
-        file=StringIO(), width=columns, force_terminal=True, no_color=not is_colourful(sys.stdout), highlight=False
-    )
+    # A line as wide as the terminal would be followed by an empty one on some of them.
+    room = max(columns - 1, 20)
+    rows = board.ranks if 1 < len(board.ranks) <= min(_MOST_ROWS, lines - 4) else {}
+    colourless = not is_colourful(sys.stdout)
+    console = Console(file=StringIO(), width=room, force_terminal=True, no_color=colourless, highlight=False)
     with console.capture() as capture:
-        if len(board.ranks) > 1:
-            rows = board.ranks if len(board.ranks) <= min(_MOST_ROWS, lines - 4) else {}
-            console.print(_table(board, rows, unfinished, columns))
-        else:
+        if rows:
+            console.print(_table(board, rows, unfinished, room))
+        elif len(board.ranks) == 1:
             for text in unfinished.values():
-                console.print(_plain(fit(text, columns)))
-        console.print(_status(board, now, columns))
+                console.print(_plain(fit(text, room)))
+        console.print(_status(board, now, room, with_metrics=not rows))
     return capture.get().rstrip("\n").split("\n")
 
 
-def _status(board: Board, now: float, columns: int) -> Text:
+def _status(board: Board, now: float, room: int, *, with_metrics: bool) -> Text:
     parts = [board.run, board.phase, clock(board.elapsed(now))]
     if board.attempt:
         parts.append(f"attempt {board.attempt + 1}")
@@ -162,9 +170,11 @@ def _status(board: Board, now: float, columns: int) -> Text:
         parts.append(board.reason)
     if len(board.ranks) > 1:
         parts.append(_summary(board))
-    parts.append(notable(board.metrics(), most=4))
-    text = _plain(fit(" · ".join(clean(part) for part in parts if part), columns))
-    text.highlight_words([board.phase], _rich_colour(board.phase))
+    if with_metrics:
+        parts.append(notable(board.metrics(), most=4))
+    text = _plain(fit(" · ".join(clean(part) for part in parts if part), room))
+    phase = len(board.run) + len(" · ") if board.run else 0
+    text.stylize(STATE_COLOURS.get(board.phase, "cyan"), phase, phase + len(board.phase))
     return text
 
 
@@ -176,11 +186,11 @@ def _summary(board: Board) -> str:
     return f"{count(len(board.ranks), 'rank')}: " + ", ".join(f"{number} {state}" for state, number in states.items())
 
 
-def _table(board: Board, rows: Mapping[int, RankRow], unfinished: Mapping[int, str], columns: int) -> Table:
+def _table(board: Board, rows: Mapping[int, RankRow], unfinished: Mapping[int, str], room: int) -> Table:
     from rich.table import Table
 
     several_nodes = len({row.node for row in board.ranks.values()}) > 1
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, width=columns)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, width=room)
     for rank, row in sorted(rows.items()):
         where = [row.node] if several_nodes else []
         cells = [f"[{rank}]", *where, row.role, row.state, _doing(row, unfinished.get(rank, ""))]
@@ -201,8 +211,4 @@ def _doing(row: RankRow, unfinished: str) -> str:
 def _plain(text: str) -> Text:
     from rich.text import Text
 
-    return Text(text, no_wrap=True, overflow="ellipsis", end="")
-
-
-def _rich_colour(state: str) -> str:
-    return f"bold {STATE_COLOURS.get(state, 'cyan')}"
+    return Text(text, no_wrap=True, overflow="ellipsis")

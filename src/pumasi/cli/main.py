@@ -135,6 +135,7 @@ def _write_report(error: Exception) -> str:
     for folder in (str(default_home(os.environ)), tempfile.gettempdir()):
         path = os.path.join(folder, name)  # noqa: PTH118
         try:
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
             with open(path, "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
                 file.write(text)
         except OSError:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pumasi.cli.output import columns, say, show, show_json
 from pumasi.cli.parsing import Arguments, closest
-from pumasi.cli.runs import find_run, finite, open_store
-from pumasi.cli.text import NOTED_FIRST, number, sparkline, table, width
+from pumasi.cli.runs import find_run, open_store
+from pumasi.cli.text import NOTED_FIRST, finite, number, sparkline, table, width
 from pumasi.cli.verbs import JSON, RUNS, Option, Verb
 from pumasi.errors import NotFound
 

@@ -7,8 +7,8 @@ import time
 
 from pumasi.cli.output import columns, is_colourful, paint, paint_row, say, show, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.runs import command_of, finite, open_store
-from pumasi.cli.text import age, notable, table
+from pumasi.cli.runs import command_of, open_store
+from pumasi.cli.text import age, finite, notable, table
 from pumasi.cli.verbs import JSON, Option, Verb
 from pumasi.store import RunRecord, Store
 

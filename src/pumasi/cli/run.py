@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pumasi.cli.output import say, show, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.runs import open_store, size_of
+from pumasi.cli.sentences import left_words
 from pumasi.cli.verbs import JSON, Option, Verb
 from pumasi.errors import UsageError
 
@@ -55,13 +56,13 @@ VERB = Verb(
         Option(("--see-gpus",), "what each process sees: auto, own or all", "WHICH", ("auto", "own", "all"), _WIRING),
         Option(("--slot-as-node",), "show each slot as a node of its own (Lightning)", group=_WIRING),
         Option(("--no-shim",), "change nothing in the program's Python", group=_WIRING),
-        Option(("--name",), "what the run's id starts with", "NAME", group=_LIFE),
         Option(("--restarts",), "start the gang again after a failure, so many times (default: 0)", "N", group=_LIFE),
         Option(("--timeout",), "stop after so long: 90, 15m, 2h30m", "TIME", group=_LIFE),
         Option(("--start-timeout",), "how long starting may take (default: 10m)", "TIME", group=_LIFE),
         Option(("--grace",), "from asking a process to end to killing it (default: 15s)", "TIME", group=_LIFE),
         Option(("--silence",), "a node silent for so long is lost (default: 30s)", "TIME", group=_LIFE),
         Option(("--no-wait",), "fail at once where what is needed is busy", group=_LIFE),
+        Option(("--name",), "what the run's id starts with (default: the script's name)", "NAME", group=_OUTPUT),
         Option(("-d", "--detach"), "go on in the background; prints the run's id", group=_OUTPUT),
         Option(("-q", "--quiet"), "say nothing unless something goes wrong", group=_OUTPUT),
         Option(("--dry-run",), "show what would be started, and start nothing", group=_OUTPUT),
@@ -151,7 +152,7 @@ def _detach(spec: Spec, arguments: Arguments) -> int:
     show([record.id])
     sys.stdout.flush()
     if not arguments.has("quiet"):
-        say(f"{record.id} runs in the background.", f"pumasi attach {record.id}", f"pumasi stop {record.id}")
+        say(*left_words(record.id))
     return 0
 
 

@@ -42,8 +42,3 @@ def size_of(spec: Mapping[str, Any]) -> int:
     nodes = spec.get("nodes")
     trainers = (len(nodes) if nodes else 1) if spec.get("per_node") else spec.get("slots", 1)
     return int(trainers + spec.get("ps", 0) + bool(spec.get("evaluator")))
-
-
-def finite(value: float) -> float | None:
-    """JSON has no word for a loss that is not a number."""
-    return value if value == value and abs(value) != float("inf") else None

@@ -54,12 +54,18 @@ def phase_line(kind: str, data: Mapping[str, Any]) -> str:
     if kind == "waiting":
         return f"waiting: {data['reason']}"
     if kind == "running":
-        return f"running: {count(len(data.get('ranks', ())), 'process')}".replace("processs", "processes")
+        ranks = len(data.get("ranks", ()))
+        return "running" if ranks == 1 else f"running: {ranks} processes"
     if kind == "restarting":
         return f"starting again (attempt {data['attempt'] + 1}): {data['reason']}"
     if kind == "ending":
         return f"ending: {data['why']}" if data.get("why") else "ending"
     return ""
+
+
+def left_words(run: str) -> list[str]:
+    """For a run that goes on without the one who watched it, and how to return to it."""
+    return [f"{run} goes on in the background.", f"pumasi attach {run}", f"pumasi stop {run}"]
 
 
 def end_line(run: str, data: Mapping[str, Any], elapsed: float, metrics: Mapping[str, float]) -> str:

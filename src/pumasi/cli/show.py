@@ -11,8 +11,8 @@ from pumasi.cli import sentences
 from pumasi.cli.board import Board
 from pumasi.cli.output import STATE_COLOURS, columns, paint, show, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.runs import command_of, find_run, finite, open_store
-from pumasi.cli.text import age, clean, count, duration, notable, table
+from pumasi.cli.runs import command_of, find_run, open_store
+from pumasi.cli.text import age, clean, count, duration, finite, notable, table
 from pumasi.cli.verbs import JSON, RUNS, Verb
 from pumasi.store import EventRow, RunRecord, Store
 

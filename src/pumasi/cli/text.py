@@ -134,3 +134,8 @@ def sparkline(values: Sequence[float], columns: int) -> str:
     low, high = min(finite), max(finite)
     steps = (len(_BARS) - 1) / (high - low) if high > low else 0
     return "".join(_BARS[round((value - low) * steps)] for value in finite)
+
+
+def finite(value: float) -> float | None:
+    """JSON has no word for a loss that is not a number."""
+    return value if value == value and abs(value) != float("inf") else None

@@ -15,6 +15,7 @@ from pumasi.cli import sentences
 from pumasi.cli.board import Board
 from pumasi.cli.output import is_colourful, say
 from pumasi.cli.printer import Printer, Write
+from pumasi.cli.text import finite
 
 if TYPE_CHECKING:
     from pumasi.core.frames import Frame
@@ -38,9 +39,9 @@ class PlainView:
             if not self._quiet or data["verdict"] != "done":
                 say(*end_words(self.board, at, data, self._words))
         elif not self._quiet:
-            line = sentences.plan_line(self.board.run, data) if kind == "planned" else sentences.phase_line(kind, data)
-            if line:
-                say(line)
+            words = event_words(self.board.run, kind, data)
+            if words:
+                say(*words)
 
     def output(self, frames: Iterable[Frame]) -> None:
         self._printer.output(frames)
@@ -76,7 +77,8 @@ class JsonView:
         )
 
     def reading(self, rank: int, reading: Reading) -> None:
-        _write_json([{"event": "metrics", "rank": rank, **reading._asdict()}])
+        values = {name: finite(value) for name, value in reading.values.items()}
+        _write_json([{"event": "metrics", "rank": rank, **reading._asdict(), "values": values}])
 
     def ask(self, question: str) -> None:
         if question:
@@ -89,6 +91,16 @@ class JsonView:
 def _write_json(values: Iterable[Mapping[str, Any]]) -> None:
     sys.stdout.write("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values))
     sys.stdout.flush()
+
+
+def event_words(run: str, kind: str, data: Mapping[str, Any]) -> list[str]:
+    """What is said of an event as it happens."""
+    if kind == "planned":
+        return [sentences.plan_line(run, data)]
+    if kind == "left":
+        return sentences.left_words(run)
+    line = sentences.phase_line(kind, data)
+    return [line] if line else []
 
 
 def end_words(board: Board, at: float, data: Mapping[str, Any], words: Sequence[str] | None) -> list[str]:
