@@ -159,11 +159,12 @@ class Manager:
             folder=self._folder,
             addresses=self._pool.addresses(nodes),
         )
-        gang = gang_of(self._spec, self._program.framework, details)
+        gang = gang_of(self._spec, self._program, details)
         self._gangs[attempt] = gang
         self._recorder.event(
             time.time(),
             "planned",
+            run=self._run_id,
             placement=dict(placement),
             chief=nodes[0],
             framework=self._program.framework,

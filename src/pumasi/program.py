@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pumasi.core.frameworks import Layout
-from pumasi.core.frameworks.detect import Detection, detect, local_imports, traps
+from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, traps
 from pumasi.core.launch import Program
 from pumasi.core.spec import Spec, program_of, script_of
 from pumasi.errors import UsageError
@@ -38,6 +38,7 @@ def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
         files=_shim_files() if spec.shim else {},
         mpirun=_find_mpirun(command[0], environ) if by_mpi else None,
         launcher=launcher,
+        joins=joins(found),
         notes=_notes(spec, found),
     )
 

@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from pumasi.core.frames import Frame
+from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.metrics import Reading
 from pumasi.core.outcome import Outcome
+from pumasi.core.planner import plan
+from pumasi.core.ranks import chief_first
 from pumasi.core.spec import Spec, run_name
 from pumasi.errors import SystemTrouble
 from pumasi.manager import Manager
@@ -26,7 +29,7 @@ from pumasi.pools.gpus import list_gpus
 from pumasi.pools.local import LocalPool
 from pumasi.program import find_program
 from pumasi.recorder import Recorder, View
-from pumasi.store import RunRecord, Store
+from pumasi.store import RunRecord, Store, default_home
 
 START_SECONDS = 30.0
 """How long a background manager may take to be there."""
@@ -51,7 +54,36 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
     """Run it here and now. None: the user has left it running in the background."""
     program = find_program(spec, os.environ)
     record = _new_record(store, spec, program.framework, detached=False)
-    return Session(store, record, spec, view, terminal=terminal).run()
+    return Session(store, record, spec, program, view, terminal=terminal).run()
+
+
+def preview(spec: Spec) -> dict[str, Any]:
+    """What would be started, exactly; only secrets, addresses and ports are chosen later, and nothing is held."""
+    program = find_program(spec, os.environ)
+    pool = _make_pool(spec, default_home(os.environ))
+    placement = plan(asyncio.run(pool.nodes()), spec.slots).placement
+    nodes = chief_first(placement)
+    attempt = Attempt(run_name(spec), 0, placement, {}, "", "", "", pool.addresses(nodes))
+    gang = gang_of(spec, program, attempt)
+    configs = agent_configs(spec, program, attempt, gang)
+    return {
+        "spec": spec.model_dump(mode="json", exclude_defaults=True),
+        "framework": program.framework,
+        "because": program.because,
+        "notes": list(program.notes),
+        "placement": placement,
+        "chief": nodes[0],
+        "launcher": configs[0]["launcher"],
+        "ranks": [
+            {"node": nodes[config["node"]], "role": gang.table.ranks[rank["rank"]].role, **rank}
+            for config in configs
+            for rank in config["ranks"]
+        ],
+    }
+
+
+def _make_pool(spec: Spec, home: Path) -> LocalPool:
+    return LocalPool(spec, home, list_gpus(os.environ) if spec.gpu != "none" else ())
 
 
 def detach(store: Store, spec: Spec, *, lifeline: bool = False) -> tuple[RunRecord, subprocess.Popen[bytes]]:
@@ -88,7 +120,9 @@ def _await_manager(store: Store, run_id: str, process: subprocess.Popen[bytes]) 
 
 
 class Session:
-    def __init__(self, store: Store, record: RunRecord, spec: Spec, view: View, *, terminal: bool) -> None:
+    def __init__(
+        self, store: Store, record: RunRecord, spec: Spec, program: Program, view: View, *, terminal: bool
+    ) -> None:
         self._store = store
         self._record = record
         self._terminal = terminal
@@ -96,8 +130,7 @@ class Session:
         self._asking = False
         self._interrupts = 0
         self._recorder = Recorder(store, record.id, view)
-        pool = LocalPool(spec, store.home, list_gpus(os.environ) if spec.gpu != "none" else ())
-        program = find_program(spec, os.environ)
+        pool = _make_pool(spec, store.home)
         self._manager = Manager(record.id, str(store.folder(record.id)), spec, program, pool, self._recorder)
 
     def run(self, lifeline: int | None = None) -> Outcome | None:
@@ -178,7 +211,9 @@ def main(home: str, run_id: str, lifeline: str) -> int:
     store = Store.open(Path(home))
     record = store.run(run_id)
     spec = Spec.model_validate(record.spec)
-    outcome = Session(store, record, spec, Unwatched(), terminal=False).run(0 if lifeline == "lifeline" else None)
+    program = find_program(spec, os.environ)
+    session = Session(store, record, spec, program, Unwatched(), terminal=False)
+    outcome = session.run(0 if lifeline == "lifeline" else None)
     return outcome.verdict.exit_code if outcome else 0
 
 

@@ -60,6 +60,9 @@ ECHO = re.compile(
     re.IGNORECASE,
 )
 TOKEN = re.compile(r"\{(host|port|file):([a-z0-9]+)\}")
+GENTLE = ("OMP_NUM_THREADS",)
+"""Set only where the user has not set it."""
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 LINUX = sys.platform.startswith("linux")
 
 
@@ -987,7 +990,8 @@ class Agent:
         """Our own environment, and over it what `core` has prepared, with hosts and ports filled in."""
         env = dict(os.environ)
         for name, value in wanted.items():
-            env[name] = self.fill(value)
+            if name not in GENTLE or name not in os.environ:
+                env[name] = self.fill(value)
         env["PUMASI_GANG"] = self.config["gang"]
         env["PUMASI_DIR"] = self.config["dir"]
         if self.config["files"]:
@@ -997,6 +1001,7 @@ class Agent:
         interface = interface_of(self.address) if self.config["total"] > 1 else None
         if interface:
             env.setdefault("GLOO_SOCKET_IFNAME", interface)
+            env.setdefault("HOROVOD_GLOO_IFACE", interface)
         self.add_proxies(env)
         if self.config["hostfile"]:
             env["PUMASI_HUB"] = "%s:%d" % tuple(self.config["hub"])
@@ -1007,7 +1012,7 @@ class Agent:
         """The peers are added to what the user excludes from a proxy, if there is one: JAX warns of such variables."""
         for name in ("no_proxy", "NO_PROXY"):
             mine, peers = os.environ.get(name), env.pop(name, None)
-            if peers and peers != mine and any(key.lower().endswith("_proxy") for key in os.environ):
+            if peers and peers != mine and any(key.lower() in PROXIES for key in os.environ):
                 env[name] = ",".join(filter(None, [mine, peers]))
             elif mine is not None:
                 env[name] = mine

@@ -20,6 +20,7 @@ class Program(NamedTuple):
     files: Mapping[str, str]
     mpirun: str | None = None
     launcher: bool = False
+    joins: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -36,7 +37,7 @@ class Attempt(NamedTuple):
     addresses: Sequence[str]
 
 
-def gang_of(spec: Spec, framework: str, attempt: Attempt) -> Gang:
+def gang_of(spec: Spec, program: Program, attempt: Attempt) -> Gang:
     share = {name: 1 for name in attempt.placement} if spec.per_node else attempt.placement
     table = rank_table(share, ps=spec.ps, evaluator=spec.evaluator)
     return Gang(
@@ -47,8 +48,9 @@ def gang_of(spec: Spec, framework: str, attempt: Attempt) -> Gang:
         per_node=spec.per_node,
         slot_as_node=spec.slot_as_node,
         gpus=tuple(tuple(attempt.gpus.get(name, ())) for name in table.nodes) if attempt.gpus else (),
-        see_gpus=settle_see_gpus(framework, spec.see_gpus, per_node=spec.per_node, slot_as_node=spec.slot_as_node),
+        see_gpus=settle_see_gpus(program.framework, spec.see_gpus, per_node=spec.per_node, slot_as_node=spec.slot_as_node),
         slots_per_node=tuple(attempt.placement[name] for name in table.nodes),
+        joins=program.joins,
     )
 
 

@@ -83,18 +83,18 @@ class LocalPool(Pool):
 
     def _try_lock(self, gpu: Gpu, *, keep: bool) -> bool:
         """A GPU belongs to the run that holds the lock on its file; the kernel frees it when the manager dies."""
-        if gpu.id in self._held:
+        if gpu.handle in self._held:
             return False
         folder = self._home / "gpus"
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / gpu.id.replace("/", "_")).open("w")
+        file = (folder / gpu.handle.replace("/", "_")).open("w")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
             return False
         if keep:
-            self._held[gpu.id] = file
+            self._held[gpu.handle] = file
         else:
             file.close()
         return True

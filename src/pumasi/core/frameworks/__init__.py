@@ -76,6 +76,8 @@ def _wired(gang: Gang, chosen: str) -> list[Framework]:
     main = find_framework(chosen)
     if main is not None and main.exclusive:
         return [main] if main.wires(gang) else []
+    if main is not None and gang.processes == 1 and gang.joins:
+        return [main]
     return [framework for framework in FRAMEWORKS if not framework.exclusive and framework.wires(gang)]
 
 

@@ -33,6 +33,8 @@ class Gang(NamedTuple):
     gpus: tuple[tuple[str, ...], ...] = ()
     see_gpus: Sight = "own"
     slots_per_node: tuple[int, ...] = ()
+    joins: bool = False
+    """The script joins its group by itself, and so needs one even when it is alone in it."""
 
     @property
     def processes(self) -> int:
@@ -89,6 +91,8 @@ class Framework:
     modules: tuple[str, ...] = ()
     companions: tuple[str, ...] = ()
     starts: tuple[str, ...] = ()
+    joins: tuple[str, ...] = ()
+    """Calls that fail without a group, be it a group of one."""
     launchers: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
     see_gpus: Sight = "own"

@@ -12,7 +12,7 @@ from pumasi.core.frameworks import FRAMEWORKS, Layout, find_framework
 from pumasi.core.frameworks.script import Import, Script
 from pumasi.core.frameworks.source import local_imports, read_script
 
-__all__ = ["Detection", "detect", "local_imports", "traps"]
+__all__ = ["Detection", "detect", "joins", "local_imports", "traps"]
 
 _KERAS = ("keras", "keras_core", "keras_hub", "keras_nlp", "keras_cv")
 
@@ -45,6 +45,12 @@ def detect(
     script = read_script(sources, environ or {}, command, same_python=same_python)
     framework, because = _by_launcher(script) or _by_source(script)
     return Detection(framework, because, script)
+
+
+def joins(detection: Detection) -> bool:
+    """Whether the script calls what needs a group, even when it is alone in it."""
+    framework = find_framework(detection.framework)
+    return framework is not None and any(call.name in framework.joins for call in detection.script.calls)
 
 
 def traps(detection: Detection, layout: Layout) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ class Jax(Framework):
     modules = ("jax", "flax")
     companions = ("optax", "equinox", "haiku", "orbax", "chex", "jaxopt")
     starts = ("jax.distributed", "keras.distribution")
+    joins = ("jax.distributed.initialize", "keras.distribution.initialize")
     ports = ("jax",)
 
     def environment(self, gang: Gang, rank: Rank) -> dict[str, str]:

@@ -36,6 +36,7 @@ class Torch(Framework):
         "deepspeed.init_distributed",
     )
     launchers = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate launch", "deepspeed")
+    joins = ("torch.distributed.init_process_group", "torch.distributed.init_device_mesh")
     ports = ("torch",)
     see_gpus = "all"
 

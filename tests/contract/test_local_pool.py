@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pumasi.core.spec import Spec
+from pumasi.pools.local import LocalPool
+from pumasi.testing.pools import PoolBench, PoolContract
+
+
+def make_bench(folder: Path, **fields: object) -> PoolBench:
+    spec = Spec.model_validate({"command": ["train.py"], "workdir": str(folder), **fields})
+    return PoolBench(LocalPool(spec, folder / "home", ()), folder)
+
+
+class TestThisMachine(PoolContract):
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> PoolBench:
+        return make_bench(tmp_path)
+
+
+class TestSeveralNodesOnThisMachine(PoolContract):
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> PoolBench:
+        return make_bench(tmp_path, slots=3, nodes=[2, 1])
