@@ -100,9 +100,9 @@ def delete(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str]
 
 def follow(store: Store, run_id: str, view: View, *, pause: Callable[[float], None] = time.sleep) -> RunRecord:
     """Show the run from its beginning, and go on until it has ended. `pause` may raise to leave."""
-    from pumasi.core.metrics import MetricParser
+    from pumasi.core.measuring import FrameParser
 
-    log, parser, seen = store.follow_log(run_id), MetricParser(), 0
+    log, parser, seen = store.follow_log(run_id), FrameParser(), 0
     while True:
         record = store.run(run_id)
         for event in store.events(run_id, after=seen):
@@ -110,7 +110,7 @@ def follow(store: Store, run_id: str, view: View, *, pause: Callable[[float], No
             view.event(event.at, event.kind, event.data)
         while frames := log.read():
             view.output(frames)
-            for rank, reading in parser.feed_many((frame.rank, frame.text) for frame in frames):
+            for rank, reading in parser.readings(frames):
                 view.reading(rank, reading)
         if record.ended is not None:
             return record

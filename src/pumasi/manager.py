@@ -45,6 +45,7 @@ class Manager:
         spec = self._spec
         policy = manage.Policy(spec.restarts, spec.timeout, spec.start_timeout, spec.grace, spec.wait)
         state = manage.begin(Single(TASK), policy)
+        asyncio.get_running_loop().set_exception_handler(self._fail)
         for note in self._program.notes:
             self._recorder.event(time.time(), "note", text=note)
         self._post(manage.Begun(time.time()))
@@ -74,7 +75,7 @@ class Manager:
 
     def _finish(self, outcome: Outcome) -> Outcome:
         now = time.time()
-        told = asdict(outcome)
+        told = {**asdict(outcome), "verdict": outcome.verdict.value}
         self._recorder.update(
             now, state=outcome.verdict.value, ended=now, outcome=told, exit_code=outcome.verdict.exit_code
         )
@@ -106,6 +107,9 @@ class Manager:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._collect)
+
+    def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._events.put_nowait(context.get("exception") or RuntimeError(context["message"]))
 
     def _collect(self, task: asyncio.Task[None]) -> None:
         """What fails in the background ends the loop as if it had failed there: nothing may die unseen."""

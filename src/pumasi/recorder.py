@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pumasi.core.frames import Frame, parse_frames
-from pumasi.core.metrics import MetricParser, Reading
+from pumasi.core.measuring import FrameParser
+from pumasi.core.metrics import Reading
 from pumasi.errors import SystemTrouble
 from pumasi.store import MetricRow, Store
 
@@ -31,7 +32,7 @@ class Recorder:
         self._store = store
         self._run_id = run_id
         self.view = view
-        self._parser = MetricParser()
+        self._parser = FrameParser()
         self._pending: dict[str, object] = {}
         self._told = False
         self.unsaved_bytes = 0
@@ -64,7 +65,7 @@ class Recorder:
 
     def _measure(self, at: float, attempt: int, frames: Iterable[Frame]) -> None:
         rows = []
-        for rank, reading in self._parser.feed_many((frame.rank, frame.text) for frame in frames):
+        for rank, reading in self._parser.readings(frames):
             self.view.reading(rank, reading)
             rows += [
                 MetricRow(at, attempt, rank, reading.step, reading.epoch, name, value)

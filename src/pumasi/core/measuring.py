@@ -1,0 +1,31 @@
+"""Metrics from frames: puts the pieces of a line together before it is parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pumasi.core.frames import STDERR_PIECE, STDOUT_PIECE, Frame
+from pumasi.core.metrics import MetricParser, Reading
+
+LONGEST = 4096
+"""A line that is longer tells no metric that a person would want."""
+
+
+class FrameParser:
+    def __init__(self) -> None:
+        self._lines = MetricParser()
+        self._begun: dict[tuple[int, bool], bytes] = {}
+
+    def readings(self, frames: Iterable[Frame]) -> Iterator[tuple[int, Reading]]:
+        feed = self._lines.feed
+        for frame in frames:
+            rank, _, _, kind, text = frame
+            if kind == STDOUT_PIECE or kind == STDERR_PIECE:
+                key = rank, frame.is_stderr
+                self._begun[key] = (self._begun.get(key, b"") + text)[-LONGEST:]
+                continue
+            if self._begun:
+                text = self._begun.pop((rank, frame.is_stderr), b"") + text
+            reading = feed(rank, text)
+            if reading is not None:
+                yield rank, reading
