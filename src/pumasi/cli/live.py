@@ -47,6 +47,7 @@ class LiveView:
         self._lines: list[str] = []
         self._drawn = 0
         self._asking = False
+        self._end: list[str] = []
         # Re-entrant: a signal handler that asks a question may interrupt a draw.
         self._lock = threading.RLock()
         self._over = threading.Event()
@@ -58,7 +59,7 @@ class LiveView:
             self.board.event(at, kind, data)
             self._asking = False
             if kind == "finished":
-                self._end(*end_words(self.board, at, data, self._words))
+                self._end = end_words(self.board, at, data, self._words)
             elif kind in _SAID:
                 self._say(*event_words(self.board.run, kind, data))
                 self._flush()
@@ -84,16 +85,13 @@ class LiveView:
 
     def close(self) -> None:
         with self._lock:
-            self._end()
+            self._over.set()
+            self._lines = []
+            self._printer.finish()
+            if self._end:
+                self._say(*self._end)
+            self._flush()
         self._thread.join(timeout=5.0)
-
-    def _end(self, *words: str) -> None:
-        self._over.set()
-        self._lines = []
-        self._printer.finish()
-        if words:
-            self._say(*words)
-        self._flush()
 
     def _scroll(self, _to_stderr: bool, data: bytes) -> None:
         self._pending.append(data)

@@ -31,11 +31,8 @@ _HEADS = ("id", "state", "age", "slots", "framework", "last", "command")
 
 
 def main(arguments: Arguments) -> int:
-    from pumasi.control import reconcile
-
     store = open_store()
-    reconcile(store)
-    records = store.runs(None if arguments.has("all") else _LAST)
+    records = _records(store, None if arguments.has("all") else _LAST)
     if arguments.has("json"):
         show_json([_described(store, record) for record in records])
     elif arguments.has("quiet"):
@@ -45,6 +42,17 @@ def main(arguments: Arguments) -> int:
     else:
         say("There are no runs yet.", "Start one: pumasi run train.py")
     return 0
+
+
+def _records(store: Store, limit: int | None) -> list[RunRecord]:
+    """As they are now: where a run goes on, its manager may have died meanwhile."""
+    records = store.runs(limit)
+    if all(record.ended is not None for record in records):
+        return records
+    from pumasi.control import reconcile
+
+    reconcile(store)
+    return store.runs(limit)
 
 
 def _show_table(store: Store, records: list[RunRecord]) -> None:

@@ -181,6 +181,12 @@ def _outline(value: Any, indent: str = "") -> list[str]:
 
 
 def _scalar(value: Any) -> str:
+    """In quotes where YAML would take it for something else."""
     import json
+    import re
 
-    return value if isinstance(value, str) and value and value.isprintable() else json.dumps(value, ensure_ascii=False)
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z/.~][\w/.,+@%=~-]*", value)
+    return value if plain and value.lower() not in _YAML_WORDS else json.dumps(value, ensure_ascii=False)
+
+
+_YAML_WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "~", "y", "n"))

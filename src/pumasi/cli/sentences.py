@@ -20,7 +20,7 @@ _VERDICTS = {
 def plan_line(run: str, data: Mapping[str, Any]) -> str:
     """train-x7k2p · 4 slots on this machine · torch (train.py imports torch) · python 3.11 (.venv)"""
     parts = [run, _where(data.get("placement") or {}, data.get("chief")), _framework(data), _gpus(data)]
-    parts.append(str(data.get("python") or ""))
+    parts.append(_interpreter(str(data.get("python") or "")))
     return " · ".join(part for part in parts if part)
 
 
@@ -37,6 +37,15 @@ def _framework(data: Mapping[str, Any]) -> str:
     if framework in ("", "none"):
         return str(because)
     return f"{framework} ({because})" if because else str(framework)
+
+
+def _interpreter(path: str) -> str:
+    """python (.venv) for one that is in an environment; all others as they are."""
+    folder, _, name = path.rpartition("/bin/")
+    environment = folder.rpartition("/")[2]
+    if not name.startswith("python") or environment in ("", "usr", "local"):
+        return path
+    return f"{name} ({environment})"
 
 
 def _gpus(data: Mapping[str, Any]) -> str:
@@ -92,29 +101,6 @@ def next_commands(run: str, data: Mapping[str, Any], words: Sequence[str] | None
     logs = f"pumasi logs {run}{rank}"
     if verdict == "done":
         return [logs, f"pumasi metrics {run}" if has_metrics else f"pumasi show {run}"]
-    if verdict == "lost" and words is not None and not _given(words, "--restarts"):
-        return [logs, again(words, "--restarts", "3")]
-    if verdict == "timed out" and words is not None:
-        return [logs, again(words, "--timeout", "…")]
+    if verdict == "lost" and words is not None and "--restarts" not in words:
+        return [logs, f"pumasi run --restarts 3 {shlex.join(words)}"]
     return [logs, f"pumasi show {run}"]
-
-
-def again(words: Sequence[str], option: str, value: str) -> str:
-    """The same command with `option` in front."""
-    return f"pumasi run {option} {value} {shlex.join(_without(words, option))}"
-
-
-def _given(words: Sequence[str], option: str) -> bool:
-    return len(_without(words, option)) != len(words)
-
-
-def _without(words: Sequence[str], option: str) -> list[str]:
-    """`words` without the option and its value, as far as our own options go."""
-    for index, word in enumerate(words):
-        if word == option:
-            return [*words[:index], *words[index + 2 :]]
-        if word.startswith(f"{option}="):
-            return [*words[:index], *words[index + 1 :]]
-        if word == "--" or word.endswith(".py"):
-            break
-    return list(words)

@@ -1,7 +1,8 @@
 """What a user sees of a run. The manager feeds a view while it runs; `attach` feeds one from the store.
 
 On a terminal there is a live view (see `live`), elsewhere there are plain lines on stderr; with --json there is one
-object a line on stdout. What a view has to do is said by `recorder.View`.
+object a line on stdout. What a view has to do is said by `recorder.View`. How the run ended is said when the view is
+closed: output may still come after that event.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ class PlainView:
         self.board = Board()
         self._quiet = quiet
         self._words = words
+        self._end: list[str] = []
         self._printer = Printer(write, prefixed=ranks > 1, exact=ranks == 1, colour=is_colourful(sys.stdout))
 
     def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
         self.board.event(at, kind, data)
         if kind == "finished":
-            self._printer.finish()
-            if not self._quiet or data["verdict"] != "done":
-                say(*end_words(self.board, at, data, self._words))
+            self._end = end_words(self.board, at, data, self._words)
+            if self._quiet and data["verdict"] == "done":
+                self._end = []
         elif not self._quiet:
             words = event_words(self.board.run, kind, data)
             if words:
@@ -55,13 +57,22 @@ class PlainView:
 
     def close(self) -> None:
         self._printer.finish()
+        if self._end:
+            say(*self._end)
 
 
 class JsonView:
     """One JSON object a line on stdout: the events as they are, `output` and `metrics`."""
 
+    def __init__(self) -> None:
+        self._end: list[Mapping[str, Any]] = []
+
     def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
-        _write_json([{"event": kind, "at": at, **data}])
+        told = {"event": kind, "at": at, **data}
+        if kind == "finished":
+            self._end = [told]
+        else:
+            _write_json([told])
 
     def output(self, frames: Iterable[Frame]) -> None:
         _write_json(
@@ -85,7 +96,7 @@ class JsonView:
             say(question)
 
     def close(self) -> None:
-        sys.stdout.flush()
+        _write_json(self._end)
 
 
 def _write_json(values: Iterable[Mapping[str, Any]]) -> None:

@@ -1,0 +1,309 @@
+"""pumasi run, detach, attach and stop, for real: scripts that a user could have written, streams and terminals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pumasi.cli.parsing import parse
+from pumasi.cli.run import VERB, flags_of
+from pumasi.errors import UsageError
+
+PUMASI = [sys.executable, "-m", "pumasi.cli"]
+TRAIN = """
+import sys
+for epoch in range(3):
+    print(f"epoch {epoch}: loss={1 / (epoch + 1):.3f}")
+print("arguments", sys.argv[1:], file=sys.stderr)
+"""
+ENDLESS = """
+import time
+print("begun", flush=True)
+while True:
+    time.sleep(0.05)
+    print("going on", flush=True)
+"""
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    return tmp_path
+
+
+def environ(folder: Path) -> dict[str, str]:
+    return {**os.environ, "PUMASI_HOME": str(folder / "home"), "TERM": "xterm", "NO_COLOR": "1"}
+
+
+def pumasi(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PUMASI, *words],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        cwd=folder,
+        env=environ(folder),
+        stdin=subprocess.DEVNULL,
+    )
+
+
+class Terminal:
+    """A person at a terminal: types, and waits to see something."""
+
+    def __init__(self, fd: int, process: subprocess.Popen[bytes]) -> None:
+        self.seen = b""
+        self._fd = fd
+        self._process = process
+
+    def type(self, keys: str) -> None:
+        os.write(self._fd, keys.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Until it appears in what has not been waited for yet."""
+        deadline = time.monotonic() + PATIENCE
+        while text.encode() not in self.seen:
+            assert time.monotonic() < deadline, f"{text!r} did not appear in {self.seen[-2000:]!r}"
+            self._read()
+        self.seen = self.seen.partition(text.encode())[2]
+
+    def exit_code(self) -> int:
+        deadline = time.monotonic() + PATIENCE
+        while self._process.poll() is None:
+            assert time.monotonic() < deadline, f"it does not end: {self.seen[-2000:]!r}"
+            self._read()
+        return self._process.wait()
+
+    def _read(self) -> None:
+        if select.select([self._fd], [], [], 0.05)[0]:
+            try:
+                self.seen += os.read(self._fd, 65536)
+            except OSError:
+                return
+
+
+@contextmanager
+def at_terminal(folder: Path, *words: str) -> Iterator[Terminal]:
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [*PUMASI, *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=folder,
+        env=environ(folder),
+        start_new_session=True,
+        preexec_fn=lambda: _control(theirs),
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(ours, child)
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
+
+
+def _control(fd: int) -> None:
+    """Makes it the terminal whose Ctrl-C is a signal."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
+
+
+def the_run(folder: Path) -> dict[str, object]:
+    (run,) = json.loads(pumasi(folder, "ps", "--json").stdout)
+    return dict(run)
+
+
+def test_a_script_prints_what_it_would_print_by_itself(folder: Path) -> None:
+    alone = subprocess.run(
+        [sys.executable, "train.py", "--slots", "3"], capture_output=True, text=True, cwd=folder, check=True
+    )
+    answer = pumasi(folder, "run", "train.py", "--slots", "3")
+    assert (answer.returncode, answer.stdout) == (0, alone.stdout)
+    ours = [line for line in answer.stderr.splitlines(keepends=True) if not line.startswith(("pumasi: ", "  pumasi "))]
+    assert "".join(ours) == alone.stderr
+    assert answer.stderr.startswith("pumasi: train-")
+    assert re.search(r"pumasi: train-\w{5} is done after [\d.]+ s · loss 0.333\n", answer.stderr)
+
+
+def test_a_quiet_run_is_the_script_and_nothing_else(folder: Path) -> None:
+    answer = pumasi(folder, "run", "-q", "train.py", "x")
+    assert answer.stdout == "epoch 0: loss=1.000\nepoch 1: loss=0.500\nepoch 2: loss=0.333\n"
+    assert answer.stderr == "arguments ['x']\n"
+
+
+def test_a_gang_prints_whole_lines_with_their_rank(folder: Path) -> None:
+    answer = pumasi(folder, "run", "--slots", "2", "train.py")
+    assert answer.returncode == 0
+    for rank in (0, 1):
+        mine = [line for line in answer.stdout.splitlines() if line.startswith(f"[{rank}] ")]
+        assert mine == [f"[{rank}] epoch {epoch}: loss={1 / (epoch + 1):.3f}" for epoch in range(3)]
+
+
+def test_with_json_every_line_is_an_object_and_the_last_one_is_the_end(folder: Path) -> None:
+    answer = pumasi(folder, "run", "--json", "train.py")
+    told = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert told[-1]["event"] == "finished"
+    assert told[-1]["verdict"] == "done"
+    texts = [one["text"] for one in told if one["event"] == "output" and one["stream"] == "stdout"]
+    assert texts == ["epoch 0: loss=1.000", "epoch 1: loss=0.500", "epoch 2: loss=0.333"]
+    assert {"event": "metrics", "rank": 0, "step": None, "epoch": 2, "values": {"loss": 0.333}} in told
+
+
+def test_a_script_that_fails_says_so_once_with_its_last_lines(folder: Path) -> None:
+    (folder / "bad.py").write_text("print('so far')\nraise ValueError('bad news')\n")
+    answer = pumasi(folder, "run", "bad.py")
+    assert answer.returncode == 1
+    assert "exit code 1" in answer.stderr
+    assert "  | ValueError: bad news\n" in answer.stderr
+    assert re.search(r"\n  pumasi logs bad-\w{5} --rank 0\n", answer.stderr)
+
+
+def test_a_reader_that_goes_away_does_not_end_the_training(folder: Path) -> None:
+    (folder / "long.py").write_text("for line in range(20000): print('line', line)\nopen('proof', 'w').write('done')\n")
+    line = f"{' '.join(PUMASI)} run long.py | head -1; echo ${{PIPESTATUS[0]}}"
+    answer = subprocess.run(
+        ["bash", "-c", line],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environ(folder),
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert answer.stdout == "line 0\n0\n"
+    assert (folder / "proof").read_text() == "done"
+
+
+def test_a_detached_run_goes_on_by_itself_and_can_be_returned_to(folder: Path) -> None:
+    answer = pumasi(folder, "run", "-d", "endless.py")
+    run_id = answer.stdout.strip()
+    assert answer.returncode == 0
+    assert f"pumasi attach {run_id}" in answer.stderr
+    with at_terminal(folder, "attach", run_id) as terminal:
+        terminal.wait_for("begun")
+        terminal.wait_for("going on")
+        terminal.type("\x03")
+        terminal.wait_for("[s]top it, [l]eave it running")
+        terminal.type("\n")
+        terminal.wait_for("going on")
+        terminal.type("\x03")
+        terminal.wait_for("[s]top it, [l]eave it running")
+        terminal.type("l\n")
+        terminal.wait_for("goes on in the background")
+        assert terminal.exit_code() == 0
+    assert the_run(folder)["state"] == "running"
+    with at_terminal(folder, "attach") as terminal:
+        terminal.wait_for("going on")
+        terminal.type("\x03")
+        terminal.wait_for("[s]top it, [l]eave it running")
+        terminal.type("s\n")
+        assert terminal.exit_code() == 5
+    assert the_run(folder)["state"] == "stopped"
+
+
+def test_without_a_terminal_ctrl_c_leaves_what_was_attached_to_running(folder: Path) -> None:
+    pumasi(folder, "run", "-d", "endless.py")
+    with subprocess.Popen(
+        [*PUMASI, "attach"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, cwd=folder, env=environ(folder)
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"begun\n"
+        child.send_signal(signal.SIGINT)
+        child.stdout.read()
+    assert child.returncode == 0
+    assert the_run(folder)["state"] == "running"
+    assert pumasi(folder, "stop", "--force").returncode == 0
+    assert the_run(folder)["state"] == "stopped"
+
+
+def test_ctrl_c_at_a_terminal_asks_first(folder: Path) -> None:
+    with at_terminal(folder, "run", "endless.py") as terminal:
+        terminal.wait_for("going on")
+        terminal.type("\x03")
+        terminal.wait_for("[s]top it, [l]eave it running")
+        terminal.type("\n")
+        terminal.wait_for("going on")
+        terminal.type("\x03")
+        terminal.wait_for("[s]top it")
+        terminal.type("s\n")
+        terminal.wait_for("was stopped after")
+        assert terminal.exit_code() == 5
+
+
+def test_the_live_view_shows_state_time_and_the_last_metric(folder: Path) -> None:
+    (folder / "learn.py").write_text(ENDLESS.replace("going on", "loss: 0.25"))
+    with at_terminal(folder, "run", "learn.py") as terminal:
+        terminal.wait_for("begun")
+        terminal.wait_for(" · running · 0:0")
+        terminal.wait_for(" · loss 0.25")
+        terminal.type("\x03")
+        terminal.wait_for("[s]top it")
+        terminal.type("s\n")
+        assert terminal.exit_code() == 5
+
+
+def test_a_dry_run_starts_nothing_and_is_yaml(folder: Path) -> None:
+    answer = pumasi(
+        folder, "run", "--dry-run", "--slots", "2", "--env", "DEBUG=yes", "train.py", "--lr", "0.10", "a: b"
+    )
+    told = yaml.safe_load(answer.stdout)
+    assert told["spec"]["command"] == ["train.py", "--lr", "0.10", "a: b"]
+    assert told["spec"]["env"] == {"DEBUG": "yes"}
+    assert sum(told["placement"].values()) == 2
+    assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
+    assert told["ranks"][1]["env"]["RANK"] == "1"
+    assert told == json.loads(
+        pumasi(
+            folder,
+            "run",
+            "--dry-run",
+            "--json",
+            "--slots",
+            "2",
+            "--env",
+            "DEBUG=yes",
+            "train.py",
+            "--lr",
+            "0.10",
+            "a: b",
+        ).stdout
+    )
+    assert json.loads(pumasi(folder, "ps", "--json").stdout) == []
+
+
+def test_options_are_handed_on_as_they_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "abc")
+    line = "--slots two --no-shim --per-node --start-timeout 5m --env A=1 --env TOKEN -d --json x.py --slots 3"
+    assert flags_of(parse(VERB, line.split())) == {
+        "command": ["x.py", "--slots", "3"],
+        "slots": "two",
+        "shim": False,
+        "per_node": True,
+        "start-timeout": "5m",
+        "env": ["A=1", "TOKEN=abc"],
+    }
+
+
+def test_a_variable_that_is_not_there_can_not_be_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKEN", raising=False)
+    with pytest.raises(UsageError, match="it is not set there"):
+        flags_of(parse(VERB, ["--env", "TOKEN", "x.py"]))
