@@ -37,6 +37,7 @@ def parse_run(line: str) -> Arguments:
         ("--name= train.py", {"name": [""]}, "train.py"),
         ("--timeout=2h=3 train.py", {"timeout": ["2h=3"]}, "train.py"),
         ("- --slots 3", {}, "- --slots 3"),
+        ("train.py --help", {}, "train.py --help"),
         ("", {}, ""),
     ],
 )

@@ -141,9 +141,9 @@ def test_a_plan_for_several_nodes_says_what_goes_where(capsysbinary: pytest.Capt
     )
 
 
-def test_with_json_there_is_one_object_a_line_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    play(JsonView(), FAILED)
-    out, err = capsys.readouterr()
+def test_with_json_there_is_one_object_a_line_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
+    play(JsonView(to_streams), FAILED)
+    out, err = capfd.readouterr()
     told = [json.loads(line) for line in out.splitlines()]
     kinds = ["planned", "starting", "running", "output", "output", "metrics", "rank ended", "finished"]
     assert [one["event"] for one in told] == kinds
@@ -153,9 +153,9 @@ def test_with_json_there_is_one_object_a_line_and_nothing_else(capsys: pytest.Ca
     assert err == ""
 
 
-def test_json_has_no_word_for_a_loss_that_is_not_a_number(capsys: pytest.CaptureFixture[str]) -> None:
-    JsonView().reading(0, Reading({"loss": float("nan")}))
-    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["values"] == {"loss": None}
+def test_json_has_no_word_for_a_loss_that_is_not_a_number(capfd: pytest.CaptureFixture[str]) -> None:
+    JsonView(to_streams).reading(0, Reading({"loss": float("nan")}))
+    assert json.loads(capfd.readouterr().out, parse_constant=pytest.fail)["values"] == {"loss": None}
 
 
 def board_of(ranks: int, nodes: int = 1) -> Board:

@@ -95,8 +95,27 @@ def reference() -> str:
         _markdown_table(("Verb", "What it does"), [(f"[{name}](#{name})", said) for name, said in SUMMARIES.items()]),
     ]
     parts += [_reference_of(load(name)) for name in SUMMARIES]
+    parts += [_JSON_LINES]
     parts += ["## Exit codes\n", _markdown_table(("Code", "Meaning"), [(str(code), said) for code, said in EXIT_CODES])]
     return "\n".join(parts)
+
+
+_JSON_LINES = """\
+## JSON lines
+
+`pumasi run --json` and `pumasi attach --json` print one object a line; `event` says which:
+
+| event | what else is in it |
+| --- | --- |
+| `planned` | `run`, `placement`, `chief`, `framework`, `because`, `python`, `gpus`, `see_gpus` |
+| `note`, `waiting` | `text`; `reason` |
+| `starting`, `running` | `attempt`; `ranks`: each with `rank`, `node`, `role`, `pid` |
+| `output` | `rank`, `stream`, `text`, `end`: a newline, a carriage return, or nothing where the line goes on |
+| `metrics` | `rank`, `step`, `epoch`, `values`; a value that is not a number is null |
+| `rank ended` | `attempt`, `rank`, `code`, `signal` |
+| `restarting`, `ending` | `attempt`, `reason`; `why` |
+| `finished` | `verdict`, `reason`, `hint`, `rank`, `node`, `code`, `signal`, `tail`; always the last line |
+"""
 
 
 def _reference_of(verb: Verb) -> str:

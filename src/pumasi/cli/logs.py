@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pumasi.cli.output import is_colourful
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.printer import Printer, to_streams
-from pumasi.cli.runs import find_run, open_store
+from pumasi.cli.runs import find_run, open_store, size_of
 from pumasi.cli.verbs import RUNS, Option, Verb
 from pumasi.errors import SpecError, UsageError
 
@@ -52,7 +52,7 @@ def main(arguments: Arguments) -> int:
     store = open_store()
     record = find_run(store, arguments)
     _check_ranks(ranks, record)
-    one = len(ranks) == 1 or record.ranks <= 1
+    one = len(ranks) == 1 or (record.ranks or size_of(record.spec)) == 1
     printer = Printer(to_streams, prefixed=not one, exact=one, colour=is_colourful(sys.stdout))
     wanted: dict[str, Any] = {"since_ms": since, "tail": tail, "rank": ranks[0] if len(ranks) == 1 else None}
     read = _follow if arguments.has("follow") else _read

@@ -120,6 +120,15 @@ def _confess(error: Exception) -> int:
     return _BUG
 
 
+def _home() -> list[str]:
+    from pumasi.store import default_home
+
+    try:
+        return [str(default_home(os.environ))]
+    except PumasiError:
+        return []
+
+
 def _write_report(error: Exception) -> str:
     import platform
     import tempfile
@@ -127,12 +136,11 @@ def _write_report(error: Exception) -> str:
     import traceback
 
     from pumasi import __version__
-    from pumasi.store import default_home
 
     facts = f"pumasi {__version__}, python {platform.python_version()}, {platform.platform()}\n{sys.argv}\n\n"
     text = facts + "".join(traceback.format_exception(error))
     name = time.strftime(f"mistake-%Y%m%d-%H%M%S-{os.getpid()}.txt")
-    for folder in (str(default_home(os.environ)), tempfile.gettempdir()):
+    for folder in (*_home(), tempfile.gettempdir()):
         path = os.path.join(folder, name)  # noqa: PTH118
         try:
             os.makedirs(folder, exist_ok=True)  # noqa: PTH103

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, TextIO
 
 _COLOURS = {"red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36, "bold": 1, "dim": 2}
@@ -36,14 +37,16 @@ def columns() -> int:
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or 80
     except (OSError, ValueError):
-        return 200
+        return 10_000
 
 
 def say(text: str, *more: str) -> None:
     """A line on stderr that says who speaks, and lines that belong to it."""
     head = paint("pumasi:", "bold", sys.stderr)
-    sys.stderr.write("\n".join([f"{head} {text}", *(f"  {line}" for line in more)]) + "\n")
-    sys.stderr.flush()
+    # Where nobody listens any more, nothing is lost by going on.
+    with suppress(OSError):
+        sys.stderr.write("\n".join([f"{head} {text}", *(f"  {line}" for line in more)]) + "\n")
+        sys.stderr.flush()
 
 
 def show(lines: Iterable[str]) -> None:

@@ -133,7 +133,8 @@ def to_streams(to_stderr: bool, data: bytes) -> None:
 
 
 class Patient:
-    """Writes to the streams until their reader is gone (`| head`), then to nowhere: a healthy run goes on."""
+    """Writes to the streams until one can't be written any more (`| head`, a terminal that was closed), then no longer
+    to that one: a healthy run goes on, and its log is in the store."""
 
     def __init__(self) -> None:
         self._gone = {True: False, False: False}
@@ -142,5 +143,5 @@ class Patient:
         if not self._gone[to_stderr]:
             try:
                 to_streams(to_stderr, data)
-            except BrokenPipeError:
+            except OSError:
                 self._gone[to_stderr] = True

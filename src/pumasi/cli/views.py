@@ -64,7 +64,8 @@ class PlainView:
 class JsonView:
     """One JSON object a line on stdout: the events as they are, `output` and `metrics`."""
 
-    def __init__(self) -> None:
+    def __init__(self, write: Write) -> None:
+        self._write = write
         self._end: list[Mapping[str, Any]] = []
 
     def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
@@ -72,10 +73,10 @@ class JsonView:
         if kind == "finished":
             self._end = [told]
         else:
-            _write_json([told])
+            self._show([told])
 
     def output(self, frames: Iterable[Frame]) -> None:
-        _write_json(
+        self._show(
             {
                 "event": "output",
                 "at": frame.ms / 1000,
@@ -89,19 +90,18 @@ class JsonView:
 
     def reading(self, rank: int, reading: Reading) -> None:
         values = {name: finite(value) for name, value in reading.values.items()}
-        _write_json([{"event": "metrics", "rank": rank, **reading._asdict(), "values": values}])
+        self._show([{"event": "metrics", "rank": rank, **reading._asdict(), "values": values}])
 
     def ask(self, question: str) -> None:
         if question:
             say(question)
 
     def close(self) -> None:
-        _write_json(self._end)
+        self._show(self._end)
 
-
-def _write_json(values: Iterable[Mapping[str, Any]]) -> None:
-    sys.stdout.write("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values))
-    sys.stdout.flush()
+    def _show(self, values: Iterable[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+        self._write(False, text.encode(errors="replace"))
 
 
 def event_words(run: str, kind: str, data: Mapping[str, Any]) -> list[str]:
@@ -133,7 +133,7 @@ def choose_view(
     write: Write, *, ranks: int, as_json: bool = False, quiet: bool = False, words: Sequence[str] | None = None
 ) -> View:
     if as_json:
-        return JsonView()
+        return JsonView(write)
     if is_live() and not quiet:
         from pumasi.cli.live import LiveView
 
