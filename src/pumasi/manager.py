@@ -18,7 +18,7 @@ from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
 from pumasi.core.spec import Spec
-from pumasi.errors import DoesNotFit, PumasiError
+from pumasi.errors import DoesNotFit
 from pumasi.pools.base import Order, Pool
 from pumasi.recorder import Recorder
 
@@ -128,9 +128,8 @@ class Manager:
         try:
             placement = plan(await self._pool.nodes(), self._spec.slots).placement
             gpus = await self._pool.reserve(placement)
-        except PumasiError as error:
-            hopeless = self._spec.slots > self._pool.capacity() or not isinstance(error, DoesNotFit)
-            self._post(manage.Refused(time.time(), task, attempt, error.message, hopeless, error.hint))
+        except DoesNotFit as error:
+            self._post(manage.Refused(time.time(), task, attempt, error.message, False, error.hint))
             return
         if gpus is None:
             self._post(manage.Refused(time.time(), task, attempt, "Another run was faster to take the GPUs."))

@@ -52,7 +52,7 @@ class Unwatched:
 
 def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | None:
     """Run it here and now. None: the user has left it running in the background."""
-    program = find_program(spec, os.environ)
+    program = _check(spec, store.home)
     record = _new_record(store, spec, program.framework, detached=False)
     return Session(store, record, spec, program, view, terminal=terminal).run()
 
@@ -82,13 +82,19 @@ def preview(spec: Spec) -> dict[str, Any]:
     }
 
 
+def _check(spec: Spec, home: Path) -> Program:
+    """Whatever can't work, whoever waits, is told before anything is written or started."""
+    plan(_make_pool(spec, home).capacity(), spec.slots)
+    return find_program(spec, os.environ)
+
+
 def _make_pool(spec: Spec, home: Path) -> LocalPool:
     return LocalPool(spec, home, list_gpus(os.environ) if spec.gpu != "none" else ())
 
 
 def detach(store: Store, spec: Spec, *, lifeline: bool = False) -> tuple[RunRecord, subprocess.Popen[bytes]]:
     """Start it in the background. With a lifeline it is stopped when the process that holds its other end is gone."""
-    program = find_program(spec, os.environ)
+    program = _check(spec, store.home)
     record = _new_record(store, spec, program.framework, detached=True)
     environ = {name: value for name, value in os.environ.items() if name != "PUMASI_GANG"}
     with (store.folder(record.id) / "manager.err").open("wb") as errors:
@@ -189,9 +195,13 @@ class Session:
         view = self._recorder.view
         view.event(time.time(), "left", {"run": self._record.id})
         view.close()
+        loop = asyncio.get_running_loop()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the end of a session's first process hangs up on the others
+        self._store.close()  # SQLite must not be open across a fork: the child would think that it holds locks
         if os.fork():
             os._exit(0)
         os.setsid()
+        asyncio._set_running_loop(loop)  # asyncio remembers in which process a loop runs
         self._left = True
         self._store.reopen()
         self._lock.claim()
@@ -199,6 +209,7 @@ class Session:
         self._recorder.update(time.time(), pid=os.getpid(), detached=True)
 
     def _go_dark(self) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._terminal = False
         self._recorder.view = Unwatched()
         nowhere = os.open(os.devnull, os.O_RDWR)

@@ -37,8 +37,8 @@ class Pool(ABC):
         """The nodes and how many slots each has free now."""
 
     @abstractmethod
-    def capacity(self) -> int:
-        """Slots that there would be if nobody else used the pool: what is more can never fit."""
+    def capacity(self) -> list[Node]:
+        """The nodes as if nobody else used them: what does not fit there never will."""
 
     @abstractmethod
     def addresses(self, nodes: Sequence[str]) -> Sequence[str]:

@@ -41,21 +41,19 @@ class LocalPool(Pool):
         self._gangs: dict[tuple[str, int], LocalGang] = {}
 
     async def nodes(self) -> list[Node]:
+        if self._gpus and self._spec.nodes is None:
+            return [Node(platform.node(), len(self._free_gpus()))]
+        return self.capacity()
+
+    def capacity(self) -> list[Node]:
         if self._spec.nodes is not None:
             return [Node(f"node-{index}", free) for index, free in enumerate(self._spec.nodes)]
-        if self._gpus:
-            return [Node(platform.node(), len(self._free_gpus()))]
-        if self._spec.gpu == "required":
+        if self._spec.gpu == "required" and not self._gpus:
             raise DoesNotFit(
                 "This machine has no GPU that Pumasi can see.",
                 "Train on the CPU with --slots, or see `pumasi doctor`.",
             )
-        return [Node(platform.node(), MOST_SLOTS)]
-
-    def capacity(self) -> int:
-        if self._spec.nodes is not None:
-            return sum(self._spec.nodes)
-        return len(self._gpus) or MOST_SLOTS
+        return [Node(platform.node(), len(self._gpus) or MOST_SLOTS)]
 
     def addresses(self, nodes: Sequence[str]) -> Sequence[str]:
         """Linux answers on all of 127.0.0.0/8; elsewhere the pretended nodes share one address."""

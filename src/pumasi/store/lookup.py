@@ -16,7 +16,8 @@ def pick(prefix: str | None, ids: Sequence[str]) -> str:
         # Most likely a shell variable that is not set, and then even the only run there is was not meant.
         raise UsageError("The run's name is empty.", "Leave it out to mean the last run.")
     if not ids:
-        raise NotFound("There is no run yet.", "Start one: pumasi run train.py")
+        message = "There is no run yet." if prefix is None else f"There is no run {prefix}, nor any other yet."
+        raise NotFound(message, "Start one: pumasi run train.py")
     if prefix is None:
         return ids[0]
     matches = [run_id for run_id in ids if run_id.startswith(prefix)]

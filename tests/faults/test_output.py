@@ -1,0 +1,118 @@
+"""Output that no log path likes: endless lines, rubbish, floods, bars. What the script wrote is what comes out."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import time
+
+from tests.harness import Workplace
+
+
+def run_bytes(workplace: Workplace, *words: str) -> subprocess.CompletedProcess[bytes]:
+    process = workplace.start(*words)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out, err = process.stdout.buffer, process.stderr.buffer
+    stdout = out.read()
+    return subprocess.CompletedProcess(process.args, process.wait(120), stdout, err.read())
+
+
+def test_a_line_of_100_megabytes_arrives_whole(workplace: Workplace) -> None:
+    workplace.script("""
+        import sys
+        for _ in range(100):
+            sys.stdout.write("0123456789abcdef" * 65536)
+        print()
+        print("after")
+    """)
+    done = run_bytes(workplace, "run", "train.py")
+    assert done.returncode == 0
+    expected = b"0123456789abcdef" * 65536 * 100 + b"\nafter\n"
+    assert hashlib.sha256(done.stdout).digest() == hashlib.sha256(expected).digest()
+
+
+def test_binary_rubbish_arrives_as_it_was_written(workplace: Workplace) -> None:
+    workplace.script("""
+        import random, sys
+        sys.stdout.buffer.write(random.Random(1).randbytes(300_000))
+    """)
+    import random
+
+    done = run_bytes(workplace, "run", "train.py")
+    assert done.returncode == 0
+    assert done.stdout == random.Random(1).randbytes(300_000)
+    assert workplace.run("logs").returncode == 0
+
+
+def test_progress_bars_arrive_as_they_were_written(workplace: Workplace) -> None:
+    workplace.script(r"""
+        import sys
+        for i in range(5):
+            sys.stdout.write(f"\r{i}/5 loss: 0.{i}1")
+        sys.stdout.write("\n")
+        sys.stdout.write("windows\r\n")
+        sys.stdout.write("no newline at the end")
+    """)
+    done = run_bytes(workplace, "run", "train.py")
+    bars = b"".join(b"\r%d/5 loss: 0.%d1" % (i, i) for i in range(5))
+    assert done.stdout == bars + b"\nwindows\r\nno newline at the end"
+    assert "loss" in workplace.run("metrics").stdout
+
+
+def test_stdout_and_stderr_stay_apart(workplace: Workplace) -> None:
+    workplace.script("""
+        import sys
+        print("to stdout")
+        print("to stderr", file=sys.stderr)
+    """)
+    done = run_bytes(workplace, "run", "--quiet", "train.py")
+    assert (done.stdout, done.stderr) == (b"to stdout\n", b"to stderr\n")
+
+
+def test_lines_of_many_ranks_do_not_mix(workplace: Workplace) -> None:
+    workplace.script("""
+        import os
+        rank = os.environ["PUMASI_RANK"]
+        for i in range(3000):
+            print(rank * 50, i)
+    """)
+    done = workplace.run("run", "--slots", "8", "train.py")
+    seen: dict[str, list[int]] = {}
+    for line in done.stdout.splitlines():
+        prefix, text, number = line.split()
+        rank = prefix.strip("[]")
+        assert text == rank * 50
+        seen.setdefault(rank, []).append(int(number))
+    assert seen == {str(rank): list(range(3000)) for rank in range(8)}
+
+
+def test_a_reader_that_goes_away_does_not_take_the_training_along(workplace: Workplace) -> None:
+    workplace.script("""
+        for i in range(100_000):
+            print(i)
+    """)
+    process = workplace.start("run", "train.py")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0\n"
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read()
+    assert process.wait(60) == 0
+    assert "Traceback" not in err
+    assert len(workplace.run("logs").stdout.splitlines()) == 100_000
+
+
+def test_a_reader_that_stalls_slows_the_script_but_not_the_star(workplace: Workplace) -> None:
+    workplace.script("""
+        for i in range(400_000):
+            print(i, "x" * 100)
+    """)
+    process = workplace.start("run", "--slots", "2", "--nodes", "1,1", "--silence", "2", "train.py")
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    time.sleep(6)  # three times the silence after which a member would be lost
+    lines = 1 + sum(1 for _ in process.stdout)
+    assert process.wait(120) == 0
+    assert first
+    assert lines == 800_000
