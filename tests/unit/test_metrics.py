@@ -436,3 +436,10 @@ def test_deep_objects_are_read_to_a_depth_that_people_use() -> None:
     for _ in range(200):
         nested = {"a": nested}
     assert parse_line(json.dumps({"acc": 0.9, **nested})) == Reading({"acc": 0.9})
+
+
+def test_a_step_without_a_number_of_its_own_is_no_metric_but_a_loss_that_is_not_a_number_is() -> None:
+    assert parse_line("step 7: reading the next shard") is None
+    reading = parse_line("step 7: loss nan")
+    assert reading is not None
+    assert math.isnan(reading.values["loss"])

@@ -55,9 +55,12 @@ _AFTER_SPACE = _MEASURES | _SHY | {"lr", "norm"}
 """Last words of a name that need no colon before the number: `| lr 5.00 | loss 8.19 |`."""
 
 _HINTS = frozenset(word.rstrip("0123456789").encode() for word in _AFTER_SPACE | _STEPS | _words("epoch global it {"))
+_NAMES = frozenset(word.rstrip("0123456789").encode() for word in _AFTER_SPACE)
 _LETTERS = bytes(c if chr(c).isalpha() or c == ord("{") or c > 127 else 32 for c in bytes(range(256)).lower())
 """Leaves the words of a line: one translate and one split are quicker than a regular expression of so many words."""
 
+_STEP_ALONE = re.compile(rb"\W{0,3}(?:step|iteration|iter|batch)\W{0,3}\d+\b(?=\D*$)\W*[a-zA-Z]{3}", re.IGNORECASE)
+"""`step 7: reading the next shard`: no number but the step's, and no title either. Programs that chat print thousands."""
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _NUMBER = (
     r"[-+]?(?:[0-9]{1,20}(?:,[0-9]{3}){0,6}(?:\.[0-9]{0,30})?(?:[eE][-+]?[0-9]{1,4})?|\.[0-9]{1,30}(?:[eE][-+]?[0-9]{1,4})?"
@@ -165,7 +168,8 @@ def _find(line: bytes) -> _Found | None:
             return None
     if 0x1B in line:
         line = _ANSI.sub(b"", line)
-    if _HINTS.isdisjoint(line.translate(_LETTERS).split()):
+    words = line.translate(_LETTERS).split()
+    if _HINTS.isdisjoint(words) or (_STEP_ALONE.match(line) and _NAMES.isdisjoint(words)):
         return None
     if b"\b" in line or b"\r" in line:
         line = _last_frame(line)
