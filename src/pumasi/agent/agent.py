@@ -17,16 +17,12 @@ carries MPI's launch requests; and tells who failed first.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import heapq
-import hmac
 import itertools
 import json
 import os
-import random
 import re
-import secrets
 import selectors
 import shlex
 import signal
@@ -34,7 +30,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import IO, Any, Callable, Dict, Iterable
+from typing import Any, Callable, Dict, Iterable
 
 Message = Dict[str, Any]
 
@@ -43,6 +39,8 @@ PIECE = 4096
 HELD = 4 << 20
 """Bytes of output held for a slow reader before the ranks have to wait."""
 READ = 1 << 16
+PIPE = 1 << 20
+"""The most that a pipe can hold."""
 TAIL = 8192
 TAIL_LINES = 20
 QUIET = 0.2
@@ -51,6 +49,8 @@ SETTLE = 1.5
 """Seconds that the hub waits for the cause when the first failure looks like the echo of another."""
 HARD = 5.0
 """Seconds that a killed process gets to disappear, and a member to say that it has."""
+STRANGERS = 64
+"""Connections that may be open, beyond one a node, without having shown that they know the secret."""
 PORTS = range(20000, 32000)
 """Below the range from which systems take the ports of outgoing connections."""
 
@@ -79,12 +79,15 @@ def signal_name(number: int) -> str:
 def adopt_orphans() -> None:
     """Linux: grandchildren whose parent has gone become ours instead of init's, so that they can be found."""
     if LINUX:
-        with contextlib.suppress(OSError, AttributeError):
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes
+
             ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 
 def family(marker: str, ancestor: int | None = None) -> set[int]:
-    """Ids of all processes that carry `marker` in their environment or descend from such a one or from `ancestor`."""
+    """Ids of all processes that carry `marker` in their environment or descend from such a one or from `ancestor`.
+    A marker that ends in a dot stands for all that begin with it: `…1` must not mean `…10`."""
     parents, marked = _proc_table(marker) if LINUX else _ps_table(marker)
     found = {pid for pid in marked if pid != os.getpid()}
     grown = True
@@ -98,18 +101,19 @@ def family(marker: str, ancestor: int | None = None) -> set[int]:
 
 def _proc_table(marker: str) -> tuple[dict[int, int], set[int]]:
     parents, marked = {}, set()
-    needle = marker.encode()
+    needle = b"\0" + marker.encode() + (b"" if marker.endswith(".") else b"\0")
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         try:
             with open("/proc/%s/stat" % entry, "rb") as file:
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
-            if state == b"Z":
+                fields = file.read().rpartition(b")")[2].split()
+            # A process whose first thread has ended looks like a zombie while its other threads go on.
+            if fields[0] == b"Z" and int(fields[17]) < 2:
                 continue
-            parents[int(entry)] = int(parent)
+            parents[int(entry)] = int(fields[1])
             with open("/proc/%s/environ" % entry, "rb") as file:
-                if needle in file.read():
+                if needle in b"\0" + file.read():
                     marked.add(int(entry))
         except OSError:
             continue
@@ -121,12 +125,13 @@ def _ps_table(marker: str) -> tuple[dict[int, int], set[int]]:
     listing = subprocess.run(
         ["ps", "-axEww", "-o", "pid=,ppid=,stat=,command="], stdout=subprocess.PIPE, timeout=30, check=False
     ).stdout.decode("utf-8", "replace")
+    needle = " " + marker + ("" if marker.endswith(".") else " ")
     for line in listing.splitlines():
         fields = line.split(None, 3)
         if len(fields) < 3 or fields[2].startswith("Z"):
             continue
         parents[int(fields[0])] = int(fields[1])
-        if marker in line:
+        if needle in line + " ":
             marked.add(int(fields[0]))
     return parents, marked
 
@@ -145,7 +150,6 @@ def kill_family(marker: str, ancestor: int | None = None, seconds: float = HARD)
         if not pids or time.monotonic() > deadline:
             return pids
         signal_all(pids, signal.SIGKILL)
-        reap_all()
         time.sleep(0.01)
 
 
@@ -162,15 +166,27 @@ def reap_all() -> dict[int, int]:
 
 
 def oom_kills() -> int:
-    """How many processes this kernel has killed for memory so far."""
+    """How many processes were killed for memory so far: in our control group, or, where that is not told, in all."""
+    with contextlib.suppress(OSError), open("/proc/self/cgroup", "rb") as file:
+        group = os.fsdecode(file.read().rpartition(b"0::/")[2].rstrip(b"\n"))
+        with open("/sys/fs/cgroup/%s/memory.events" % group, "rb") as events:
+            return _count(events.read())
     with contextlib.suppress(OSError), open("/proc/vmstat", "rb") as file:
-        for line in file:
-            if line.startswith(b"oom_kill "):
-                return int(line.split()[1])
+        return _count(file.read())
     return 0
 
 
+def _count(text: bytes) -> int:
+    found = re.search(rb"^oom_kill (\d+)", text, re.MULTILINE)
+    return int(found.group(1)) if found else 0
+
+
 # ---- output ----------------------------------------------------------------------------------------------------------
+
+
+def stamp() -> bytes:
+    """The time in a frame: 13 digits, even where the clock was never set."""
+    return b"%013d" % (time.time() * 1000)
 
 
 class Output:
@@ -209,26 +225,23 @@ class Output:
             self.head = self.head[written:]
             self.size -= written
 
-    def drain(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        self.pump()
-        while self.size and time.monotonic() < deadline:
-            with selectors.PollSelector() as selector:
-                selector.register(self.fd, selectors.EVENT_WRITE)
-                selector.select(0.5)
-            self.pump()
-
 
 class Stream:
-    """One pipe of one rank, cut into frames."""
+    """One pipe of one rank, cut into frames. `rest` is the unfinished line, `heard` when it last grew."""
 
     def __init__(self, voice: Voice, fd: int, kinds: tuple[bytes, bytes, bytes]) -> None:
         self.voice = voice
         self.fd = fd
         self.line, self.piece, self.progress = kinds
         self.rest = b""
+        self.heard = 0.0
+        self.timed = False
         self.done = False
         os.set_blocking(fd, False)
+
+    def close(self) -> None:
+        self.done = True
+        os.close(self.fd)
 
     def feed(self, data: bytes) -> bytes:
         """Frames for `data`; the unfinished end is kept."""
@@ -236,65 +249,58 @@ class Stream:
         voice.tail = (voice.tail + data)[-TAIL:]
         if voice.rank is None:
             return b""
-        now = b"%d" % (time.time() * 1000)
-        lines = (self.rest + data).split(b"\n")
+        now = stamp()
+        text = self.rest + data
+        lines = text.split(b"\n")
         self.rest = lines.pop()
-        frames = []
-        rank, seq, kind = voice.rank, voice.seq, self.line
-        plain = not lines or (b"\r" not in data and b"\r" not in lines[0])
-        for line in lines:
-            if plain and len(line) <= PIECE:
-                seq += 1
-                frames.append(b"%d.%d %b%b%b\n" % (rank, seq, now, kind, line))
-            else:
-                voice.seq = seq
-                frames.append(self.cut(line, now, kind))
-                seq = voice.seq
-        voice.seq = seq
+        if b"\r" in text:
+            frames = b"".join([self.split(line, now, self.line) for line in lines])
+        else:
+            frames = self.frames(lines, now, self.line)
         if len(self.rest) > PIECE or b"\r" in self.rest:
-            frames.append(self.shorten(now))
-        return b"".join(frames)
+            frames += self.shorten(now)
+        return frames
 
     def shorten(self, now: bytes) -> bytes:
         """Pass on what is certain of the unfinished line: whole pieces, and all up to its last carriage return."""
         cut = self.rest.rfind(b"\r", 0, -1) + 1
         if len(self.rest) - cut > PIECE:
             cut = len(self.rest) - (len(self.rest) - cut) % PIECE
-        if not cut:
-            return b""
         certain, self.rest = self.rest[:cut], self.rest[cut:]
-        if certain.endswith(b"\r"):
-            return self.cut(certain[:-1], now, self.progress)
-        return self.cut(certain, now, self.piece)
+        return self.unfinished(certain, now)
 
-    def cut(self, line: bytes, now: bytes, kind: bytes) -> bytes:
-        """Frames for a line with carriage returns or of any length; a `\\r` before the newline belongs to the line."""
-        frames = []
+    def flush(self) -> bytes:
+        """What is left without a newline."""
+        rest, self.rest = self.rest, b""
+        return self.unfinished(rest, stamp())
+
+    def unfinished(self, text: bytes, now: bytes) -> bytes:
+        if not text:
+            return b""
+        if text.endswith(b"\r"):
+            return self.split(text[:-1], now, self.progress)
+        return self.split(text, now, self.piece)
+
+    def split(self, line: bytes, now: bytes, kind: bytes) -> bytes:
+        """Frames for a line with carriage returns; one before the newline belongs to the line."""
         ended = line.endswith(b"\r") and kind == self.line
         parts = (line[:-1] if ended else line).split(b"\r")
         if ended:
             parts[-1] += b"\r"
-        for number, part in enumerate(parts):
-            last = kind if number == len(parts) - 1 else self.progress
-            while len(part) > PIECE:
-                frames.append(self.frame(now, self.piece, part[:PIECE]))
-                part = part[PIECE:]
-            frames.append(self.frame(now, last, part))
-        return b"".join(frames)
+        return self.frames(parts[:-1], now, self.progress) + self.frames(parts[-1:], now, kind)
 
-    def frame(self, now: bytes, kind: bytes, text: bytes) -> bytes:
-        self.voice.seq += 1
-        return b"%d.%d %b%b%b\n" % (self.voice.rank or 0, self.voice.seq, now, kind, text)
+    def frames(self, texts: list[bytes], now: bytes, kind: bytes) -> bytes:
+        """A frame for each text: all at once where none has to be cut, since there may be a million a second."""
+        if max(map(len, texts), default=0) > PIECE:
+            return b"".join([self.cut(text, now, kind) for text in texts])
+        form = b"%d.%%d %b%b%%b\n" % (self.voice.rank or 0, now, kind)
+        words = tuple(itertools.chain.from_iterable(enumerate(texts, self.voice.seq + 1)))
+        self.voice.seq += len(texts)
+        return form * len(texts) % words
 
-    def flush(self) -> bytes:
-        """What is left without a newline, as a piece."""
-        rest, self.rest = self.rest, b""
-        if not rest:
-            return b""
-        now = b"%d" % (time.time() * 1000)
-        if rest.endswith(b"\r"):
-            return self.cut(rest[:-1], now, self.progress)
-        return self.cut(rest, now, self.piece)
+    def cut(self, text: bytes, now: bytes, kind: bytes) -> bytes:
+        pieces = [text[start : start + PIECE] for start in range(0, len(text), PIECE)] or [b""]
+        return self.frames(pieces[:-1], now, self.piece) + self.frames(pieces[-1:], now, kind)
 
 
 class Voice:
@@ -322,40 +328,54 @@ class Child:
         self.kind = kind
         self.pid = pid
         self.streams: list[Stream] = []
-        self.pipes: list[IO[bytes]] = []
 
 
 # ---- links between agents --------------------------------------------------------------------------------------------
 
 
 class Link:
-    """A connection that carries one JSON object a line."""
+    """A connection that carries one JSON object a line. `heed` is called when something has come, or it has closed."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, selector: selectors.BaseSelector, heed: Callable[[], object]) -> None:
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
+        self.selector = selector
+        self.heed = heed
         self.inbox = b""
         self.outbox = b""
         self.heard = time.monotonic()
         self.closed = False
+        self.events = selectors.EVENT_READ
+        selector.register(sock, self.events, self.wake)
+
+    def wake(self) -> None:
+        # An earlier event of the same turn may have closed it.
+        if self.sock.fileno() >= 0:
+            self.flush()
+            self.heed()
 
     def send(self, **message: Any) -> None:
         self.outbox += json.dumps(message).encode() + b"\n"
         self.flush()
 
     def flush(self) -> None:
-        while self.outbox and not self.closed:
-            try:
+        """Send what fits; the selector tells when there is room for the rest."""
+        try:
+            while self.outbox and not self.closed:
                 self.outbox = self.outbox[self.sock.send(self.outbox) :]
-            except BlockingIOError:
-                return
-            except OSError:
-                self.closed = True
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.closed = True
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.outbox else 0)
+        if events != self.events and not self.closed:
+            self.events = events
+            self.selector.modify(self.sock, events, self.wake)
 
     def receive(self, limit: int = 1 << 24) -> list[Message]:
-        """Messages that have come; marks the link as closed at its end or at a line without end."""
+        """Messages that have come; marks the link as closed at its end, at rubbish and at a line without end."""
         try:
             data = self.sock.recv(READ)
         except BlockingIOError:
@@ -369,31 +389,58 @@ class Link:
         lines = (self.inbox + data).split(b"\n")
         self.inbox = lines.pop()
         try:
-            return [json.loads(line) for line in lines]
+            return [parse(line) for line in lines]
         except ValueError:
             self.closed = True
             return []
 
+    def is_silent(self, seconds: float) -> bool:
+        return time.monotonic() - self.heard > seconds
+
     def close(self) -> None:
         self.closed = True
-        self.sock.close()
+        if self.sock.fileno() >= 0:
+            self.selector.unregister(self.sock)
+            self.sock.close()
 
 
-def proof(secret: str, *words: str) -> str:
-    return hmac.new(secret.encode(), "\n".join(words).encode(), "sha256").hexdigest()
+def parse(line: bytes) -> Message:
+    """A message; ValueError for whatever else a stranger may send."""
+    try:
+        message = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("too deep") from error
+    if not isinstance(message, dict):
+        raise ValueError("not a message")
+    return message
+
+
+def proof(secret: str, *words: object) -> str:
+    import hmac
+
+    text = json.dumps([str(word) for word in words])
+    return hmac.new(secret.encode(), text.encode(), "sha256").hexdigest()
+
+
+def proves(claim: object, *words: str) -> bool:
+    import hmac
+
+    return hmac.compare_digest(str(claim).encode("utf-8", "replace"), proof(*words).encode())
 
 
 def call_hub(address: tuple[str, int], secret: str, who: str, seconds: float) -> socket.socket:
     """Connect to the hub, show that we know the secret, and have it show the same."""
     sock = socket.create_connection(address, timeout=seconds)
-    nonce = read_words(sock).get("nonce", "")
-    mine = secrets.token_hex(16)
-    words = {"who": who, "nonce": mine, "proof": proof(secret, "member", who, nonce)}
-    sock.sendall(json.dumps(words).encode() + b"\n")
-    answer = read_words(sock).get("proof", "")
-    if not hmac.compare_digest(answer, proof(secret, "hub", who, mine)):
+    try:
+        nonce = read_words(sock).get("nonce")
+        mine = os.urandom(16).hex()
+        words = {"who": who, "nonce": mine, "proof": proof(secret, "member", who, nonce)}
+        sock.sendall(json.dumps(words).encode() + b"\n")
+        if not proves(read_words(sock).get("proof"), secret, "hub", who, mine):
+            raise ConnectionRefusedError("the hub does not know the secret of this run")
+    except BaseException:
         sock.close()
-        raise ConnectionRefusedError("the hub does not know the secret of this run")
+        raise
     return sock
 
 
@@ -405,26 +452,24 @@ def read_words(sock: socket.socket) -> Message:
         if not byte or len(line) > PIECE:
             raise ConnectionResetError("the hub closed the connection")
         line += byte
-    words: Message = json.loads(line)
-    return words
+    return parse(line)
 
 
 class Guest:
     """A connection to the hub that has not shown yet who it is."""
 
-    def __init__(self, sock: socket.socket, secret: str) -> None:
-        self.link = Link(sock)
-        self.secret = secret
-        self.known = False
-        self.nonce = secrets.token_hex(16)
+    def __init__(self, sock: socket.socket, hub: Hub) -> None:
+        self.link = Link(sock, hub.agent.selector, lambda: hub.meet(self))
+        self.secret = hub.agent.config["secret"]
+        self.nonce = os.urandom(16).hex()
         self.link.send(nonce=self.nonce)
 
     def identify(self) -> str | None:
         """Who it is, or None as long as it has not said; a wrong answer closes the link."""
         for message in self.link.receive(PIECE):
-            who = str(message.get("who", ""))
-            if hmac.compare_digest(str(message.get("proof", "")), proof(self.secret, "member", who, self.nonce)):
-                self.link.send(proof=proof(self.secret, "hub", who, str(message.get("nonce", ""))))
+            who = str(message.get("who"))
+            if proves(message.get("proof"), self.secret, "member", who, self.nonce):
+                self.link.send(proof=proof(self.secret, "hub", who, message.get("nonce")))
                 return who
             self.link.closed = True
         return None
@@ -433,16 +478,20 @@ class Guest:
 def free_ports(count: int) -> list[socket.socket]:
     """Sockets that hold `count` free ports until the ranks start."""
     held: list[socket.socket] = []
-    for port in random.sample(PORTS, len(PORTS)):
+    start = int.from_bytes(os.urandom(4), "big")
+    for step in range(len(PORTS)):
         if len(held) == count:
-            return held
+            break
         sock = socket.socket()
         try:
-            sock.bind(("", port))
+            # A step that is prime to the number of ports comes by each of them once.
+            sock.bind(("", PORTS[(start + step * 7919) % len(PORTS)]))
             held.append(sock)
         except OSError:
             sock.close()
-    raise OSError("no %d free ports between %d and %d" % (count, PORTS.start, PORTS.stop))
+    if len(held) < count:
+        raise OSError("there are no %d free ones between %d and %d" % (count, PORTS.start, PORTS.stop))
+    return held
 
 
 def interface_of(address: str) -> str | None:
@@ -523,11 +572,19 @@ class Hub:
         self.ended: set[int] = set()
         self.outcome: Message | None = None
         self.over = False
+        self.launching = bool(config["launcher"])
         self.launches: dict[str, tuple[Link, int]] = {}
+        self.guests: list[Guest] = []
+        # What MPI does to the ranks that are left when one has failed looks like a kill.
+        self.echoes = {"SIGABRT", "SIGTERM"} | ({"SIGKILL"} if config["hostfile"] else set())
         agent.after(config["start_timeout"], self.check_arrivals)
 
     def join(self, node: int, link: Link | Near) -> None:
+        if node in self.links:
+            self.links[node].close()
         self.links[node] = link
+        if self.outcome:
+            link.send(t="end", grace=0)
 
     def tell_all(self, **message: Any) -> None:
         for link in list(self.links.values()):
@@ -564,39 +621,51 @@ class Hub:
             return
         if message["cause"] != "done":
             self.failed(node, message)
-        elif self.deciders and all(self.exits.get(r, {}).get("cause") == "done" for r in self.deciders):
-            self.conclude(cause="done", grace=min(HARD, self.agent.config["grace"]))
+        else:
+            self.conclude_if_done()
+
+    def conclude_if_done(self) -> None:
+        """When all that decide are done; and mpirun too, which tidies up after its ranks."""
+        if all(self.exits.get(rank, {}).get("cause") == "done" for rank in self.deciders):
+            end = functools.partial(self.conclude, cause="done", grace=min(HARD, self.agent.config["grace"]))
+            self.agent.after(HARD if self.launching else 0, end)
 
     def failed(self, node: int, message: Message) -> None:
         """The first failure is the one that matters, unless it is the echo of one that is slower to show."""
-        self.failures.append(dict(message, node=node))
-        if not ECHO.search("\n".join(message["tail"])) and message["signal"] != "SIGABRT":
+        failure = dict(message, node=node)
+        self.failures.append(failure)
+        if not self.seems_echo(failure):
             self.blame()
         elif len(self.failures) == 1:
             self.agent.after(SETTLE, self.blame)
 
+    def seems_echo(self, failure: Message) -> bool:
+        if failure["signal"] in self.echoes and failure["cause"] != "oom":
+            return True
+        return failure["signal"] != "SIGKILL" and ECHO.search("\n".join(failure["tail"])) is not None
+
     def blame(self) -> None:
         if self.outcome:
             return
-        causes = [f for f in self.failures if not ECHO.search("\n".join(f["tail"])) and f["signal"] != "SIGABRT"]
+        causes = [failure for failure in self.failures if not self.seems_echo(failure)]
         first = (causes or self.failures)[0]
         facts = {key: first[key] for key in ("cause", "rank", "node", "code", "signal", "error", "tail")}
         self.conclude(grace=min(HARD, self.agent.config["grace"]), **facts)
 
     def on_launcher(self, node: int, message: Message) -> None:
-        """mpirun has ended. Its exit code is not to be trusted: OpenMPI 5 says 0 when a daemon was killed."""
-        if self.outcome:
-            return
-        if message["cause"] != "done":
-            self.failures.append(dict(message, node=node))
-            self.agent.after(SETTLE, self.blame)
-        else:
-            self.agent.after(SETTLE, lambda: self.check_ranks(node, message))
+        """mpirun has ended. A rank that failed knows more about it, and comes first. mpirun's exit code 0 is not to be
+        trusted: OpenMPI 5 says so when a daemon was killed."""
+        self.launching = False
+        self.conclude_if_done()
+        self.agent.after(SETTLE, lambda: self.check_ranks(node, message))
 
     def check_ranks(self, node: int, message: Message) -> None:
         silent = sorted(self.deciders - set(self.exits))
-        if not self.outcome and silent:
+        if message["cause"] != "done":
+            self.failures.append(dict(message, node=node))
+        elif silent:
             self.failures.append(dict(message, node=node, cause="vanished", rank=silent[0]))
+        if self.failures:
             self.blame()
 
     def on_stop(self, node: int, message: Message) -> None:
@@ -609,9 +678,10 @@ class Hub:
         self.finish_if_ended()
 
     def lost(self, node: int) -> None:
-        """A member's connection has closed, or it has been silent for too long."""
-        link = self.links.pop(node)
-        link.close()
+        """A member's connection has closed, or it has been silent for too long. Who has not arrived may call again."""
+        self.links.pop(node).close()
+        if node not in self.hosts and not self.outcome:
+            return
         self.ended.add(node)
         self.conclude(cause="silent", node=node, grace=min(HARD, self.agent.config["grace"]))
         self.finish_if_ended()
@@ -634,9 +704,8 @@ class Hub:
             self.tell_all(t="over", outcome=self.outcome)
 
     def check_silence(self) -> None:
-        now = time.monotonic()
         for node, link in list(self.links.items()):
-            if node and (link.closed or now - link.heard > self.agent.config["silence"]):
+            if isinstance(link, Link) and (link.closed or link.is_silent(self.agent.config["silence"])):
                 self.lost(node)
 
     # The way in: a member or mpirun's `rsh` shows that it knows the secret.
@@ -657,45 +726,40 @@ class Hub:
             sock, _ = listener.accept()
         except OSError:
             return
-        guest = Guest(sock, self.agent.config["secret"])
-        self.agent.watch(sock, lambda: self.meet(guest))
-        self.agent.after(10, lambda: self.forget(guest))
+        guest = Guest(sock, self)
+        self.guests.append(guest)
+        self.agent.after(2 * HARD, lambda: self.forget(guest))
+        if len(self.guests) > self.nodes + STRANGERS:
+            self.forget(self.guests[0])
 
     def forget(self, guest: Guest) -> None:
-        if guest.known:
-            return
-        self.agent.unwatch(guest.link.sock)
-        guest.link.close()
+        if guest in self.guests:
+            self.guests.remove(guest)
+            guest.link.close()
 
     def meet(self, guest: Guest) -> None:
-        who = guest.identify()
-        if guest.link.closed:
-            self.forget(guest)
+        who, link = guest.identify(), guest.link
+        if who is None or link.closed:
+            if link.closed:
+                self.forget(guest)
             return
-        if who is None:
-            return
-        guest.known = True
-        link = guest.link
-        self.agent.unwatch(link.sock)
+        self.guests.remove(guest)
         if who == "rsh":
-            self.agent.watch(link.sock, lambda: self.read_rsh(link))
+            link.heed = lambda: self.read_rsh(link)
         else:
+            link.heed = lambda: self.read_member(int(who), link)
             self.join(int(who), link)
-            self.agent.watch(link.sock, lambda: self.read_member(int(who), link))
 
     def read_member(self, node: int, link: Link) -> None:
         for message in link.receive():
             self.handle(node, message)
-        if link.closed:
-            self.agent.unwatch(link.sock)
-            if node in self.links:
-                self.lost(node)
+        if link.closed and self.links.get(node) is link:
+            self.lost(node)
 
     def read_rsh(self, link: Link) -> None:
         for message in link.receive():
             self.launch(link, message)
         if link.closed:
-            self.agent.unwatch(link.sock)
             self.drop(link)
             link.close()
 
@@ -703,7 +767,7 @@ class Hub:
 
     def launch(self, guest_link: Link, message: Message) -> None:
         node = next((n for n, host in self.hosts.items() if host == message["host"]), None)
-        if node is None or node not in self.links:
+        if node is None or node not in self.links or self.outcome:
             guest_link.send(code=255, said=["no agent of this gang is on " + message["host"]])
             return
         number = str(len(self.launches))
@@ -727,7 +791,6 @@ class Near:
     def __init__(self, deliver: Callable[[Message], None]) -> None:
         self.deliver = deliver
         self.closed = False
-        self.heard = 0.0
 
     @classmethod
     def nowhere(cls) -> Near:
@@ -762,13 +825,20 @@ class Agent:
         self.hub: Hub | None = None
         self.held: list[socket.socket] = []
         self.ending = False
+        self.give_up: float | None = None
+        self.looking = False
         self.gone = False
+        self.blocked = False
         self.paused = False
+        self.asked = False
+        self.alone: Message = {"cause": "stopped"}
         self.result: Message | None = None
         self.oom_before = oom_kills()
+        self.lifeline = lifeline
+        self.orphaned = False
+        self.commands = commands
         if lifeline is not None:
             os.set_blocking(lifeline, False)
-            self.commands = commands
             self.watch(lifeline, lambda: self.read_commands(lifeline))
 
     # -- loop
@@ -787,11 +857,13 @@ class Agent:
         self.watch_signals()
         try:
             self.open_star()
+            self.obey(b"")
             self.after(0, self.beat)
             while self.result is None:
                 self.turn()
         finally:
-            kill_family(self.marker, os.getpid())
+            if not self.gone:
+                kill_family(self.marker, os.getpid())
         self.close(self.result)
         return 0 if self.result.get("cause") == "done" else 1
 
@@ -808,18 +880,20 @@ class Agent:
 
     def pace(self) -> None:
         """When nobody reads our output, the ranks wait, as they would at a terminal that is stopped."""
-        if not self.paused and self.output.size > HELD:
-            self.paused = True
+        if bool(self.output.size) != self.blocked:
+            self.blocked = not self.blocked
+            if self.blocked:
+                self.selector.register(self.output.fd, selectors.EVENT_WRITE, self.output.pump)
+            else:
+                self.unwatch(self.output.fd)
+        crowded = self.output.size > (HELD // 4 if self.paused else HELD)
+        if crowded != self.paused:
+            self.paused = crowded
             for stream in self.streams():
-                self.unwatch(stream.fd)
-            self.selector.register(self.output.fd, selectors.EVENT_WRITE, self.output.pump)
-        elif self.paused and self.output.size < HELD // 4:
-            self.paused = False
-            self.unwatch(self.output.fd)
-            for stream in self.streams():
-                self.listen_to(stream)
-        elif self.output.size and not self.paused:
-            self.after(0.01, self.output.pump)
+                if crowded:
+                    self.unwatch(stream.fd)
+                else:
+                    self.listen_to(stream)
 
     def streams(self) -> list[Stream]:
         children = [*self.children.values(), *self.by_mpi.values()]
@@ -830,26 +904,39 @@ class Agent:
             self.watch(stream.fd, lambda: self.read_stream(stream))
 
     def watch_signals(self) -> None:
-        wake, waker = socket.socketpair()
-        wake.setblocking(False)
-        waker.setblocking(False)
-        self.wake, self.waker = wake, waker
-        signal.set_wakeup_fd(waker.fileno())
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        self.wake, self.waker = socket.socketpair()
+        self.wake.setblocking(False)
+        self.waker.setblocking(False)
+        signal.set_wakeup_fd(self.waker.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
             # Not SIG_IGN, which the ranks would inherit.
             signal.signal(number, lambda *_: None)
-        self.watch(wake, self.on_signal)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "asked", True))
+        self.watch(self.wake, self.on_signal)
 
     def on_signal(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            if signal.SIGTERM in self.wake.recv(4096):
-                self.stop("stopped", self.config["grace"])
+            self.wake.recv(4096)
+        if self.asked:
+            self.asked = False
+            self.stop("stopped", self.config["grace"])
         self.reap()
+        if self.ending and not self.living():
+            self.check_gone()
 
     def close(self, result: Message) -> None:
-        self.drain_streams()
+        """Hand over what is left. A parent on the lifeline may take its time: it will notice when that is gone."""
+        for child in [*self.children.values(), *self.by_mpi.values()]:
+            self.drain(child)
         self.output.say(event="over", outcome=result)
-        self.output.drain(self.config["silence"])
+        self.output.pump()
+        left, since = self.output.size, time.monotonic()
+        while self.output.size:
+            self.turn()
+            if self.output.size < left:
+                left, since = self.output.size, time.monotonic()
+            elif (self.lifeline is None or self.orphaned) and time.monotonic() - since > self.config["silence"]:
+                break
 
     # -- the star
 
@@ -858,8 +945,12 @@ class Agent:
             hub = self.hub = Hub(self)
             hub.join(0, Near(self.handle))
             self.up = Near(lambda message: hub.handle(0, message))
-            if self.config["nodes"] > 1 or self.config["hostfile"]:
-                hub.listen()
+            try:
+                if self.config["nodes"] > 1 or self.config["hostfile"]:
+                    hub.listen()
+            except OSError as error:
+                self.refuse(Voice(self.config["first"]), error, "%s:%d" % tuple(self.config["hub"]))
+                return
             self.arrive(self.config["address"])
         else:
             self.deadline = time.monotonic() + self.config["start_timeout"]
@@ -875,8 +966,7 @@ class Agent:
             else:
                 self.after(0.2, self.call)
             return
-        link = self.up = Link(sock)
-        self.watch(sock, lambda: self.read_hub(link))
+        link = self.up = Link(sock, self.selector, lambda: self.read_hub(link))
         self.arrive(self.config["address"] or sock.getsockname()[0])
 
     def read_hub(self, link: Link) -> None:
@@ -886,7 +976,6 @@ class Agent:
             self.lose_hub(link)
 
     def lose_hub(self, link: Link) -> None:
-        self.unwatch(link.sock)
         link.close()
         self.end_alone(cause="hub lost")
 
@@ -896,10 +985,8 @@ class Agent:
         if self.hub:
             self.hub.tell_all(t="beat")
             self.hub.check_silence()
-        elif isinstance(self.up, Link):
-            if time.monotonic() - self.up.heard > self.config["silence"]:
-                self.lose_hub(self.up)
-            self.up.flush()
+        elif isinstance(self.up, Link) and not self.up.closed and self.up.is_silent(self.config["silence"]):
+            self.lose_hub(self.up)
         self.after(self.config["silence"] / 5, self.beat)
 
     def arrive(self, address: str) -> None:
@@ -909,7 +996,7 @@ class Agent:
         try:
             self.held = free_ports(len(self.names))
         except OSError as error:
-            self.up.send(t="exit", **self.exit_facts(Voice(self.config["first"]), error=str(error)))
+            self.refuse(Voice(self.config["first"]), error, "ports")
             return
         ports = {name: sock.getsockname()[1] for name, sock in zip(self.names, self.held)}
         self.up.send(t="here", address=address, ports=ports)
@@ -928,27 +1015,41 @@ class Agent:
         files = {name: os.path.join(self.config["dir"], name) for name in ("hostfile", "rsh")}
         self.values = {"host": owners, "port": ports, "file": files}
         self.release_ports(set(message["hosts"]))
-        self.write_files()
+        try:
+            self.write_files()
+            for rank in self.config["ranks"] if self.config["launcher"] else ():
+                self.expect(rank)
+        except OSError as error:
+            self.refuse(Voice(self.config["first"]), error, self.config["dir"])
+            return
+        pids = self.start_launcher() if self.config["launcher"] else self.start_ranks()
+        if pids is not None:
+            self.up.send(t="started", pids=pids)
+
+    def start_ranks(self) -> dict[int, int | None] | None:
         pids: dict[int, int | None] = {}
         for rank in self.config["ranks"]:
-            if self.config["launcher"]:
-                self.expect(rank)
-                pids[rank["rank"]] = None
-                continue
-            voice = Voice(rank["rank"])
-            child = self.start(voice, "rank", rank["command"], self.environment(rank["env"]))
+            child = self.start(Voice(rank["rank"]), "rank", rank["command"], self.environment(rank["env"]))
             if child is None:
-                return
+                return None
             pids[rank["rank"]] = child.pid
-        if self.config["launcher"] and self.node == 0:
+        return pids
+
+    def start_launcher(self) -> dict[int, int | None] | None:
+        if self.node == 0:
             words = [w for word in self.config["launcher"] for w in (self.myself() if word == "{self}" else [word])]
             env = self.environment(self.config["ranks"][0]["env"])
             if self.start(self.by_mpi[0].voice, "launcher", words, env) is None:
-                return
-        self.up.send(t="started", pids=pids)
+                return None
+        return dict.fromkeys(self.by_mpi)
 
     def myself(self) -> list[str]:
-        return [sys.executable, os.path.abspath(__file__)]
+        return [sys.executable, "-I", "-S", os.path.abspath(__file__)]
+
+    def refuse(self, voice: Voice, error: Exception, what: str) -> None:
+        """What can't be started ends the gang like a rank that fails."""
+        reason = "%s: %s" % (getattr(error, "filename", None) or what, getattr(error, "strerror", None) or error)
+        self.up.send(t="exit", **self.exit_facts(voice, error=reason))
 
     def release_ports(self, hosts: set[str]) -> None:
         for name, sock in zip(self.names, self.held):
@@ -969,18 +1070,11 @@ class Agent:
         """The shim for every rank's Python, and what mpirun needs to reach the other nodes."""
         folder = self.config["dir"]
         for name, text in self.config["files"].items():
-            path = os.path.join(folder, name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
+            write_file(os.path.join(folder, name), text)
         if self.config["hostfile"]:
-            with open(os.path.join(folder, "hostfile"), "w") as file:
-                file.write(self.fill(self.config["hostfile"]))
-            path = os.path.join(folder, "rsh")
-            with open(path, "w") as file:
-                words = [*self.myself(), "rsh"]
-                file.write('#!/bin/sh\nexec %s "$@"\n' % " ".join(shlex.quote(word) for word in words))
-            os.chmod(path, 0o700)
+            words = " ".join(shlex.quote(word) for word in [*self.myself(), "rsh"])
+            write_file(os.path.join(folder, "hostfile"), self.fill(self.config["hostfile"]))
+            write_file(os.path.join(folder, "rsh"), '#!/bin/sh\nexec %s "$@"\n' % words, 0o700)
 
     def fill(self, text: str) -> str:
         """Hosts, ports and files for their placeholders; what is none of ours stays as it is."""
@@ -1018,7 +1112,7 @@ class Agent:
                 env[name] = mine
 
     def start(self, voice: Voice, kind: str, command: list[str], env: dict[str, str]) -> Child | None:
-        """A process of its own group. One that can't be started ends the gang like one that fails."""
+        """A process of its own group."""
         try:
             process = subprocess.Popen(
                 command,
@@ -1029,15 +1123,13 @@ class Agent:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-        except OSError as error:
-            reason = "%s: %s" % (error.filename or command[0], error.strerror)
-            self.up.send(t="exit", **self.exit_facts(voice, error=reason))
+        except (OSError, ValueError) as error:
+            self.refuse(voice, error, command[0])
             return None
         process.returncode = 0  # we reap by ourselves
         child = Child(voice, kind, process.pid)
         self.children[process.pid] = child
-        child.pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe]
-        self.read_from(child, *(pipe.fileno() for pipe in child.pipes))
+        self.read_from(child, *(os.dup(pipe.fileno()) for pipe in (process.stdout, process.stderr) if pipe))
         return child
 
     def read_from(self, child: Child, out: int, err: int) -> None:
@@ -1050,13 +1142,12 @@ class Agent:
         """A rank that mpirun will start: `agent.py rank` opens these pipes and tells of its end."""
         number = rank["rank"]
         base = os.path.join(self.config["dir"], str(number))
-        with open(base + ".json", "w") as file:
-            json.dump(self.environment(rank["env"]), file)
+        write_file(base + ".json", json.dumps(self.environment(rank["env"])))
         ends = []
         for name in (".out", ".err", ".end"):
             os.mkfifo(base + name, 0o600)
-            ends.append(os.open(base + name, os.O_RDONLY | os.O_NONBLOCK))
-            os.open(base + name, os.O_WRONLY)
+            # Open for writing too: it does not end when one writer does.
+            ends.append(os.open(base + name, os.O_RDWR | os.O_NONBLOCK))
         child = Child(Voice(number), "rank")
         self.by_mpi[number] = child
         self.read_from(child, ends[0], ends[1])
@@ -1064,26 +1155,36 @@ class Agent:
 
     # -- reading
 
-    def read_stream(self, stream: Stream) -> bool:
-        """One read, so that no rank keeps the others and the star waiting; False when there is no more."""
+    def read_stream(self, stream: Stream) -> int:
+        """One read, so that no rank keeps the others and the star waiting; how much it was."""
+        # An earlier event of the same turn may have closed it.
+        if stream.done:
+            return 0
         try:
             data = os.read(stream.fd, READ)
         except BlockingIOError:
-            return False
+            return 0
         except OSError:
             data = b""
         if not data:
-            stream.done = True
             self.output.write(stream.flush())
             self.unwatch(stream.fd)
-            return False
+            stream.close()
+            return 0
         self.output.write(stream.feed(data))
-        if stream.rest:
-            self.after(QUIET, functools.partial(self.flush_quiet, stream, stream.rest))
-        return True
+        stream.heard = time.monotonic()
+        if stream.rest and not stream.timed:
+            stream.timed = True
+            self.after(QUIET, lambda: self.flush_quiet(stream))
+        return len(data)
 
-    def flush_quiet(self, stream: Stream, rest: bytes) -> None:
-        if stream.rest == rest:
+    def flush_quiet(self, stream: Stream) -> None:
+        """A prompt, say. While we do not read, nobody knows what is quiet."""
+        left = QUIET if self.paused else stream.heard + QUIET - time.monotonic()
+        if stream.rest and left > 0:
+            self.after(left, lambda: self.flush_quiet(stream))
+        else:
+            stream.timed = False
             self.output.write(stream.flush())
 
     def read_end(self, child: Child, fd: int) -> None:
@@ -1094,14 +1195,13 @@ class Agent:
                 self.report(child, status)
 
     def drain(self, child: Child) -> None:
+        """What a process that has ended has left in its pipes, and no more: others may hold them, and go on writing."""
         for stream in child.streams:
-            while not stream.done and self.output.size < 4 * HELD and self.read_stream(stream):
-                pass
+            left = PIPE
+            while left > 0:
+                got = self.read_stream(stream)
+                left = left - got if got else 0
             self.output.write(stream.flush())
-
-    def drain_streams(self) -> None:
-        for child in [*self.children.values(), *self.by_mpi.values()]:
-            self.drain(child)
 
     def read_commands(self, lifeline: int) -> None:
         """Commands of our parent; the end of file is its death."""
@@ -1115,22 +1215,27 @@ class Agent:
             self.unwatch(lifeline)
             self.parent_died()
             return
+        self.obey(data)
+
+    def obey(self, data: bytes) -> None:
         lines = (self.commands + data).split(b"\n")
         self.commands = lines.pop()
         for line in lines:
-            self.stop("stopped", json.loads(line)["grace"])
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                self.stop("stopped", float(parse(line)["grace"]))
 
     # -- ending
 
     def reap(self) -> None:
         for pid, status in reap_all().items():
             child = self.children.get(pid)
-            if child is None:
-                continue
-            self.drain(child)
-            child.pid = None
-            self.report(child, status)
-        self.check_gone()
+            if child is not None and child.pid:
+                self.drain(child)
+                child.pid = None
+                self.report(child, status)
+
+    def living(self) -> bool:
+        return any(child.pid for child in self.children.values())
 
     def report(self, child: Child, status: int) -> None:
         facts = self.exit_facts(child.voice, status)
@@ -1153,8 +1258,10 @@ class Agent:
             cause = "unstartable"
         elif code == 0:
             cause = "done"
+        elif (number == signal.SIGKILL or code == 128 + signal.SIGKILL) and oom_kills() > self.oom_before:
+            cause = "oom"
         elif number is not None:
-            cause = "oom" if number == signal.SIGKILL and oom_kills() > self.oom_before else "signal"
+            cause = "signal"
         return {
             "rank": voice.rank,
             "cause": cause,
@@ -1171,7 +1278,8 @@ class Agent:
             self.end_alone(cause=cause)
 
     def parent_died(self) -> None:
-        if not self.ending:
+        if not self.orphaned:
+            self.orphaned = True
             self.stop("parent died", min(HARD, self.config["grace"]))
 
     def end_alone(self, **outcome: Any) -> None:
@@ -1182,32 +1290,41 @@ class Agent:
             self.on_over({"outcome": outcome})
 
     def on_end(self, message: Message) -> None:
-        if self.ending:
-            return
-        self.ending = True
-        signal_all(family(self.marker, os.getpid()), signal.SIGTERM)
-        self.after(message["grace"], lambda: self.on_kill({}))
-        self.check_gone()
+        if not self.ending:
+            self.ending = True
+            self.after(message["grace"], lambda: self.on_kill({}))
+            signal_all(self.check_gone(), signal.SIGTERM)
 
     def on_kill(self, message: Message) -> None:
         self.ending = True
-        kill_family(self.marker, os.getpid())
-        self.reap()
-        self.check_gone(force=True)
+        if self.give_up is None:
+            self.give_up = time.monotonic() + HARD
+            self.check_gone()
 
-    def check_gone(self, force: bool = False) -> None:
-        """After the end was asked for: are all our processes gone, grandchildren too?"""
-        if not self.ending or self.gone:
-            return
-        living = any(child.pid for child in self.children.values())
-        if not force and (living or family(self.marker, os.getpid())):
-            self.after(0.05, self.check_gone)
-            return
+    def look_again(self) -> None:
+        self.looking = False
+        self.check_gone()
+
+    def check_gone(self) -> set[int]:
+        """After the end was asked for: are all our processes gone, grandchildren too? When their grace is over, kill
+        until they are, since a process may fork while we look. Answers which are left."""
+        if self.gone:
+            return set()
+        self.reap()
+        left = family(self.marker, os.getpid())
+        if self.give_up is not None:
+            signal_all(left, signal.SIGKILL)
+        if (left or self.living()) and not (self.give_up and time.monotonic() > self.give_up):
+            if not self.looking:
+                self.looking = True
+                self.after(0.05, self.look_again)
+            return left
         self.gone = True
         if not self.up.closed:
             self.up.send(t="ended")
         else:
-            self.on_over({"outcome": getattr(self, "alone", {"cause": "stopped"})})
+            self.on_over({"outcome": self.alone})
+        return set()
 
     def on_over(self, message: Message) -> None:
         self.result = message["outcome"]
@@ -1215,6 +1332,8 @@ class Agent:
     # -- MPI's daemons
 
     def on_run(self, message: Message) -> None:
+        if self.ending:
+            return
         command = ["/bin/sh", "-c", message["command"]]
         child = self.start(Voice(None), message["id"], command, self.environment({}))
         if child:
@@ -1241,6 +1360,13 @@ def rsh(words: list[str]) -> int:
     for line in answer["said"]:
         print(line, file=sys.stderr)
     return int(answer["code"])
+
+
+def write_file(path: str, text: str, mode: int = 0o600) -> None:
+    """For nobody else to read: an environment may hold secrets."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def rank(command: list[str]) -> int:

@@ -28,7 +28,7 @@ from pumasi.pools.base import Order, Pool, Sink
 from pumasi.pools.gpus import Gpu
 
 INSISTENCE = 3.0
-"""Seconds that agents get to obey a kill before they are killed themselves."""
+"""Seconds that agents get to obey a kill, or to say their last words, before they are killed themselves."""
 _PIPE_SIZE = 1 << 20
 
 
@@ -105,7 +105,12 @@ class LocalPool(Pool):
     async def launch(self, order: Order, sink: Sink) -> None:
         gang = LocalGang(order, sink, self._forget)
         self._gangs[order.task, order.attempt] = gang
-        await gang.start()
+        try:
+            await gang.start()
+        except OSError:
+            gang.kill()
+            gang.clean_up()
+            raise
 
     def _forget(self, order: Order) -> None:
         self._gangs.pop((order.task, order.attempt), None)
@@ -132,7 +137,9 @@ class LocalGang:
         self.forget = forget
         self.agents: dict[int, AgentProcess] = {}
         self.facts: Mapping[str, Any] | None = None
-        self.killing = False
+        self.starting: asyncio.Future[None] | None = None
+        self.insisting = False
+        self.killed = False
         self.over = False
 
     @property
@@ -142,56 +149,81 @@ class LocalGang:
     async def start(self) -> None:
         await self._start_agent(0, {})
 
+    async def _start_members(self, port: int) -> None:
+        changes = {"hub": [self.order.configs[0]["hub"][0], port]}
+        node = 0
+        try:
+            for node in range(1, len(self.order.configs)):
+                if not self.killed:
+                    await self._start_agent(node, changes)
+        except OSError as error:
+            self.facts = {"cause": "unstartable", "node": node, "error": str(error)}
+            self.kill()
+
     async def _start_agent(self, node: int, changes: Mapping[str, Any]) -> None:
         config = {**self.order.configs[node], **changes}
-        Path(config["dir"]).mkdir(parents=True, exist_ok=True)
+        Path(config["dir"]).mkdir(mode=0o700, parents=True, exist_ok=True)
         agent = AgentProcess(self, node, config)
+        agent.start()
         self.agents[node] = agent
-        await agent.start()
+        await agent.listen()
 
     def said(self, node: int, words: Mapping[str, Any]) -> None:
         if words["event"] == "listening":
-            self._start_members(int(words["port"]))
+            self.starting = asyncio.ensure_future(self._start_members(int(words["port"])))
         elif words["event"] == "over":
             if node == 0 or self.facts is None:
                 self.facts = words["outcome"]
         else:
             self.sink.said(self.order, words)
 
-    def _start_members(self, port: int) -> None:
-        host = self.order.configs[0]["hub"][0]
-        starts = [self._start_agent(node, {"hub": [host, port]}) for node in range(1, len(self.order.configs))]
-        self.starting = [asyncio.ensure_future(start) for start in starts]
-
     def closed(self, node: int, said_over: bool) -> None:
         """An agent is gone. One that went without a word was killed: then nothing of the gang may go on."""
         agent = self.agents.pop(node)
         agent.forget_process()
         if not said_over:
-            self.facts = self.facts or {"cause": "agent died", "node": node}
+            self.facts = self.facts or {"cause": "agent died", "node": node, "tail": agent.last_words()}
             self.kill()
         if not self.agents:
             self._finish()
+        elif node == 0:
+            self._insist()
 
     def _finish(self) -> None:
         if self.over:
             return
         self.over = True
         agent_file.kill_family(self.mark)
+        self.clean_up()
+        self.sink.ended(self.order, self.facts or {"cause": "stopped"})
+
+    def clean_up(self) -> None:
         for config in self.order.configs:
             shutil.rmtree(config["dir"], ignore_errors=True)
         self.forget(self.order)
-        self.sink.ended(self.order, self.facts or {"cause": "stopped"})
 
     def end(self, grace: float) -> None:
         hub = self.agents.get(0)
         if hub is not None:
             hub.tell({"grace": grace})
-        if grace <= 0 and not self.killing:
-            self.killing = True
-            asyncio.get_running_loop().call_later(INSISTENCE, self.kill)
+        if grace <= 0:
+            self._insist()
+
+    def _insist(self) -> None:
+        if not self.insisting:
+            self.insisting = True
+            asyncio.get_running_loop().call_later(INSISTENCE, self._kill_if_silent)
+
+    def _kill_if_silent(self) -> None:
+        """Agents that still have something to say may say it: it may be us who are slow."""
+        loop = asyncio.get_running_loop()
+        if any(loop.time() - agent.heard > INSISTENCE for agent in self.agents.values()):
+            self.kill()
+        elif self.agents:
+            loop.call_later(INSISTENCE, self._kill_if_silent)
 
     def kill(self) -> None:
+        self.killed = True
         for agent in list(self.agents.values()):
             agent.kill()
         if self.agents:
@@ -205,13 +237,14 @@ class AgentProcess(asyncio.Protocol):
         self.gang = gang
         self.node = node
         self.config = config
+        self.errors = Path(config["dir"]) / "agent.err"
         self.rest = b""
+        self.heard = 0.0
         self.said_over = False
 
-    async def start(self) -> None:
+    def start(self) -> None:
         environ = {**os.environ, "PUMASI_GANG": str(self.config["gang"])}
-        errors = Path(self.config["dir"]) / "agent.err"
-        with errors.open("wb") as stderr:
+        with self.errors.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-S", agent_file.__file__, "-"],
                 env=environ,
@@ -225,6 +258,8 @@ class AgentProcess(asyncio.Protocol):
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             with contextlib.suppress(OSError):
                 fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)  # type: ignore[arg-type]
+
+    async def listen(self) -> None:
         await asyncio.get_running_loop().connect_read_pipe(lambda: self, self.process.stdout)
 
     def tell(self, words: Mapping[str, Any]) -> None:
@@ -234,6 +269,7 @@ class AgentProcess(asyncio.Protocol):
             self.process.stdin.flush()
 
     def data_received(self, data: bytes) -> None:
+        self.heard = asyncio.get_running_loop().time()
         whole, newline, rest = data.rpartition(b"\n")
         if not newline:
             self.rest += data
@@ -264,6 +300,12 @@ class AgentProcess(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gang.closed(self.node, self.said_over)
+
+    def last_words(self) -> list[str]:
+        """Why it died, if that was a mistake in it."""
+        with contextlib.suppress(OSError):
+            return self.errors.read_text(errors="replace").splitlines()[-20:]
+        return []
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):
