@@ -78,8 +78,9 @@ class Terminal:
         """Until it appears in what has not been waited for yet."""
         deadline = time.monotonic() + PATIENCE
         while text.encode() not in self.seen:
-            assert time.monotonic() < deadline, f"{text!r} did not appear in {self.seen[-2000:]!r}"
+            hopeless = time.monotonic() > deadline or self._process.poll() is not None
             self._read()
+            assert not hopeless or text.encode() in self.seen, f"{text!r} did not appear in {self.seen[-2000:]!r}"
         self.seen = self.seen.partition(text.encode())[2]
 
     def exit_code(self) -> int:
@@ -247,6 +248,20 @@ def test_ctrl_c_at_a_terminal_asks_first(folder: Path) -> None:
         terminal.type("s\n")
         terminal.wait_for("was stopped after")
         assert terminal.exit_code() == 5
+
+
+def test_a_run_that_is_left_at_the_terminal_goes_on(folder: Path) -> None:
+    with at_terminal(folder, "run", "endless.py") as terminal:
+        terminal.wait_for("going on")
+        terminal.type("\x03")
+        terminal.wait_for("[l]eave it running")
+        terminal.type("l\n")
+        terminal.wait_for("goes on in the background")
+        terminal.wait_for("pumasi attach endless-")
+        assert terminal.exit_code() == 0
+    assert the_run(folder)["state"] == "running"
+    assert pumasi(folder, "stop").returncode == 0
+    assert the_run(folder)["state"] == "stopped"
 
 
 def test_the_live_view_shows_state_time_and_the_last_metric(folder: Path) -> None:
