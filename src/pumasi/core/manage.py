@@ -1,0 +1,400 @@
+"""What the manager does next: a state and an event go in, the new state and actions come out.
+
+    queued ─► placing ─► launching ─► running ─► ending ─► killing ─► ended        (a task's phases)
+       ▲         │           └───────────┴──────────┴─────────┤
+       └─────────┴──── no room: ask again · restart ──────────┘
+
+Restarts, timeouts and stops are races between what the user wants and what the pool tells. They are decided here, where
+they can be tested by the thousand without a process, a clock or a wait. Three rules hold it together:
+
+- An event counts only while it is waited for. Late, repeated, reordered or foreign ones change nothing.
+- Whatever decided first that an attempt ends is its cause, and the outcome tells it. Only a gang that says it was done
+  is believed over a cause: it had finished before the stop reached it.
+- Every phase but running has a deadline. The last one gives the attempt up: something of it may still be alive, so it
+  is never restarted, and the run's outcome says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+from pumasi.core.flows import Flow
+from pumasi.core.outcome import Outcome, Verdict
+
+CONFIRM = 10.0
+"""Seconds beyond its grace in which a gang must be gone, and after a kill in which the pool must say that it is."""
+FREE_RESTARTS = 100
+"""How often a task starts again after what was nobody's failure: two runs that raced for the same room, say."""
+LONGEST_PAUSE = 30.0
+
+
+class Policy(NamedTuple):
+    """What the user asked for. `timeout` counts from the beginning of the run, over waiting and all attempts."""
+
+    restarts: int = 0
+    timeout: float | None = None
+    start_timeout: float = 600.0
+    grace: float = 15.0
+    wait: bool = True
+
+
+@dataclass(frozen=True)
+class Event:
+    at: float  # the manager's own clock, in seconds, when it learned of the event
+
+
+@dataclass(frozen=True)
+class Begun(Event):
+    """The manager is there. For an adopted run, `at` is when the run began, so that its timeout goes on."""
+
+
+@dataclass(frozen=True)
+class Tick(Event):
+    """Time has passed: the answer to `Wake`."""
+
+
+@dataclass(frozen=True)
+class StopAsked(Event):
+    force: bool = False  # at once, which asking a second time means too
+
+
+@dataclass(frozen=True)
+class TaskEvent(Event):
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Placed(TaskEvent):
+    placement: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Refused(TaskEvent):
+    reason: str
+    hopeless: bool = False  # there will never be room
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Started(TaskEvent):
+    """Every rank of the gang runs."""
+
+
+@dataclass(frozen=True)
+class Failing(TaskEvent):
+    outcome: Outcome  # who failed first. The gang ends itself because of it; processes may still be going
+
+
+@dataclass(frozen=True)
+class Ended(TaskEvent):
+    """Nothing of the attempt is left anywhere. A gang whose ranks obeyed a stop was not done, even if they exited 0."""
+
+    outcome: Outcome
+    spends_restart: bool = True
+
+
+@dataclass(frozen=True)
+class TaskAction:
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Place(TaskAction):
+    """Look for room; `Placed` or `Refused` is the answer."""
+
+
+@dataclass(frozen=True)
+class Launch(TaskAction):
+    placement: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class End(TaskAction):
+    grace: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Kill(TaskAction):
+    why: str
+
+
+@dataclass(frozen=True)
+class Abandon(TaskAction):
+    """Nobody waits for this attempt any longer, though the pool never said that it is gone."""
+
+
+@dataclass(frozen=True)
+class Waiting(TaskAction):
+    reason: str  # told again only when it changes
+
+
+@dataclass(frozen=True)
+class Restarting(TaskAction):
+    reason: str  # what ended the attempt before this one
+
+
+@dataclass(frozen=True)
+class Wake:
+    at: float  # when to send a `Tick`. The newest replaces the others; an early tick does no harm
+
+
+@dataclass(frozen=True)
+class Finish:
+    outcome: Outcome
+
+
+Action = Place | Launch | End | Kill | Abandon | Waiting | Restarting | Wake | Finish
+Actions = tuple[Action, ...]
+
+
+class Phase(str, Enum):
+    QUEUED = "queued"
+    PLACING = "placing"
+    LAUNCHING = "launching"
+    RUNNING = "running"
+    ENDING = "ending"
+    KILLING = "killing"
+    ENDED = "ended"
+
+
+_UNLAUNCHED = frozenset((Phase.QUEUED, Phase.PLACING))
+_UP = frozenset((Phase.LAUNCHING, Phase.RUNNING))
+_RESTARTABLE = frozenset((Verdict.FAILED, Verdict.LOST))
+# Of a run with several tasks, the first of these that one of them is in names the whole.
+_WORDS = {Phase.RUNNING: "running", Phase.LAUNCHING: "starting", Phase.ENDING: "ending", Phase.KILLING: "ending"}
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """`due` is when this phase is over at the latest; `cause` is why the attempt is being ended."""
+
+    name: str
+    attempt: int = 0
+    phase: Phase = Phase.QUEUED
+    due: float | None = None
+    restarts: int = 0
+    free_restarts: int = 0
+    refusals: int = 0
+    waiting_for: str = ""
+    cause: Outcome | None = None
+    outcome: Outcome | None = None
+    abandoned: bool = False
+
+    def ended(self, outcome: Outcome | None) -> TaskState:
+        return replace(self, phase=Phase.ENDED, due=None, outcome=outcome)
+
+
+@dataclass(frozen=True)
+class RunState:
+    """`closing` is how the run ends because it was stopped or ran out of time; `outcome` is there once it is over."""
+
+    flow: Flow
+    policy: Policy
+    tasks: Mapping[str, TaskState]
+    begun: float | None = None
+    closing: Outcome | None = None
+    stop_asked: bool = False
+    forced: bool = False
+    wake: float | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def summary(self) -> str:
+        if self.outcome is not None:
+            return self.outcome.verdict.value
+        phases = {task.phase for task in self.tasks.values()}
+        return "ending" if self.closing else next((_WORDS[phase] for phase in _WORDS if phase in phases), "queued")
+
+    @property
+    def time_limit(self) -> float | None:
+        if self.begun is None or self.policy.timeout is None or self.closing is not None:
+            return None
+        return self.begun + self.policy.timeout
+
+    @property
+    def ended(self) -> dict[str, Outcome]:
+        return {name: task.outcome for name, task in self.tasks.items() if task.outcome is not None}
+
+
+Step = tuple[RunState, Actions]
+TaskStep = tuple[TaskState, Actions]
+
+
+def begin(flow: Flow, policy: Policy, running: Mapping[str, int] | None = None) -> RunState:
+    """`running` (task: attempt) is what a new manager finds and adopts; each earlier attempt counts as a restart."""
+    found = (running or {}).items()
+    return RunState(flow, policy, {name: TaskState(name, n, Phase.RUNNING, restarts=n) for name, n in found})
+
+
+def step(state: RunState, event: Event) -> Step:
+    """The news is heard before deadlines are looked at: what comes just in time still counts."""
+    if state.outcome is not None:
+        return state, ()
+    if isinstance(event, Begun) and state.begun is None:
+        state = replace(state, begun=event.at)
+    elif isinstance(event, Tick):
+        state = replace(state, wake=None)
+    state, heard = _hear(_close(state, event), event)
+    state, ordered = _advance(state, event.at)
+    state, started = _follow_flow(state, event.at)
+    state, last = _finish_or_wait(state)
+    return state, heard + ordered + started + last
+
+
+def _close(state: RunState, event: Event) -> RunState:
+    """Stop and timeout: whichever comes first names the outcome. What was not launched yet is over with it."""
+    if isinstance(event, StopAsked):
+        state = replace(state, stop_asked=True, forced=state.forced or event.force or state.stop_asked)
+        closing = state.closing or Outcome(Verdict.STOPPED, "Stopped on request.")
+    elif state.time_limit is not None and event.at >= state.time_limit:
+        reason = f"The run was not done within its timeout of {state.policy.timeout:g} s."
+        closing = Outcome(Verdict.TIMED_OUT, reason, "A longer --timeout gives it more time.")
+    else:
+        return state
+    tasks = {name: task.ended(closing) if task.phase in _UNLAUNCHED else task for name, task in state.tasks.items()}
+    return replace(state, closing=closing, tasks=tasks)
+
+
+def _hear(state: RunState, event: Event) -> Step:
+    task = state.tasks.get(event.task) if isinstance(event, TaskEvent) else None
+    if task is None or not isinstance(event, TaskEvent) or event.attempt != task.attempt:
+        return state, ()
+    task, actions = _hear_of(state, task, event)
+    return replace(state, tasks={**state.tasks, task.name: task}), actions
+
+
+def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
+    match event:
+        case Placed() if task.phase is Phase.PLACING:
+            launching = replace(task, phase=Phase.LAUNCHING, due=event.at + state.policy.start_timeout)
+            return launching, (Launch(task.name, task.attempt, event.placement),)
+        case Refused() if task.phase is Phase.PLACING:
+            return _wait_for_room(state.policy, task, event)
+        case Started() if task.phase is Phase.LAUNCHING:
+            return replace(task, phase=Phase.RUNNING, due=None), ()
+        case Failing() if task.phase in _UP:
+            cause = None if event.outcome.verdict is Verdict.DONE else event.outcome
+            return replace(task, phase=Phase.ENDING, due=event.at + state.policy.grace + CONFIRM, cause=cause), ()
+        case Ended() if task.phase not in _UNLAUNCHED | {Phase.ENDED}:
+            return _restart_or_end(state, task, _outcome_of(task, event), event.at, event.spends_restart)
+    return task, ()
+
+
+def _wait_for_room(policy: Policy, task: TaskState, event: Refused) -> TaskStep:
+    if event.hopeless or not policy.wait:
+        return task.ended(Outcome(Verdict.FAILED, event.reason, event.hint)), ()
+    due = event.at + _pause(task.refusals)
+    waiting = replace(task, phase=Phase.QUEUED, due=due, refusals=task.refusals + 1, waiting_for=event.reason)
+    return waiting, () if event.reason == task.waiting_for else (Waiting(task.name, task.attempt, event.reason),)
+
+
+def _pause(times: int) -> float:
+    """1, 2, 4 … seconds; the power is capped too, since a run may wait for weeks."""
+    return min(2.0 ** min(times, 10), LONGEST_PAUSE)
+
+
+def _outcome_of(task: TaskState, event: Ended) -> Outcome:
+    """The cause, unless the gang was done first, or tells of the same failure once more, with all that it knows now."""
+    told, cause = event.outcome, task.cause
+    if cause is None or told.verdict is Verdict.DONE:
+        return told
+    same = told.reason and (told.verdict, told.rank, told.node) == (cause.verdict, cause.rank, cause.node)
+    return told if same else cause
+
+
+def _restart_or_end(state: RunState, task: TaskState, outcome: Outcome, at: float, spends: bool) -> TaskStep:
+    left = task.restarts < state.policy.restarts if spends else task.free_restarts < FREE_RESTARTS
+    if outcome.verdict not in _RESTARTABLE or not left:
+        return task.ended(outcome), ()
+    if state.closing is not None:
+        return task.ended(state.closing), ()
+    due = at if spends else at + _pause(task.free_restarts)
+    spent, free = task.restarts + spends, task.free_restarts + (not spends)
+    fresh = TaskState(task.name, task.attempt + 1, due=due, restarts=spent, free_restarts=free)
+    return fresh, (Restarting(fresh.name, fresh.attempt, outcome.reason),)
+
+
+def _advance(state: RunState, at: float) -> Step:
+    moved = [_advance_task(state, task, at) for task in state.tasks.values()]
+    tasks = {task.name: task for task, _ in moved}
+    return replace(state, tasks=tasks), tuple(action for _, actions in moved for action in actions)
+
+
+def _advance_task(state: RunState, task: TaskState, at: float) -> TaskStep:
+    if state.closing and state.forced and task.phase in _UP | {Phase.ENDING}:
+        return _kill(task, state.closing, "Asked to stop at once.", at)
+    if state.closing and task.phase in _UP:
+        return _end(state.policy, task, state.closing, at)
+    if task.due is None or at < task.due:
+        return task, ()
+    return _overdue(state, task, at)
+
+
+def _overdue(state: RunState, task: TaskState, at: float) -> TaskStep:
+    policy = state.policy
+    match task.phase:
+        case Phase.QUEUED:
+            return _ask_for_room(policy, task, at)
+        case Phase.PLACING:
+            reason = f"The pool did not say within {policy.start_timeout:g} s whether there is room."
+            return _restart_or_end(state, task, Outcome(Verdict.LOST, reason), at, spends=True)
+        case Phase.LAUNCHING:
+            reason = f"The gang was not whole within {policy.start_timeout:g} s."
+            return _end(policy, task, Outcome(Verdict.LOST, reason, "A longer --start-timeout gives it more time."), at)
+        case Phase.ENDING:
+            why = f"It had not ended when its grace of {policy.grace:g} s was over."
+            return _kill(task, Outcome(Verdict.LOST, why), why, at)
+    return replace(task.ended(task.cause), abandoned=True), (Abandon(task.name, task.attempt),)
+
+
+def _ask_for_room(policy: Policy, task: TaskState, at: float) -> TaskStep:
+    return replace(task, phase=Phase.PLACING, due=at + policy.start_timeout), (Place(task.name, task.attempt),)
+
+
+def _end(policy: Policy, task: TaskState, cause: Outcome, at: float) -> TaskStep:
+    if policy.grace <= 0:
+        return _kill(task, cause, cause.reason, at)
+    ending = replace(task, phase=Phase.ENDING, due=at + policy.grace, cause=cause)
+    return ending, (End(task.name, task.attempt, policy.grace, cause.reason),)
+
+
+def _kill(task: TaskState, cause: Outcome, why: str, at: float) -> TaskStep:
+    killing = replace(task, phase=Phase.KILLING, due=at + CONFIRM, cause=task.cause or cause)
+    return killing, (Kill(task.name, task.attempt, why),)
+
+
+def _follow_flow(state: RunState, at: float) -> Step:
+    if state.begun is None or state.closing is not None or state.flow.outcome(state.ended) is not None:
+        return state, ()
+    names = [name for name in dict.fromkeys(state.flow.next(state.ended)) if name not in state.tasks]
+    asked = [_ask_for_room(state.policy, TaskState(name), at) for name in names]
+    tasks = {**state.tasks, **{task.name: task for task, _ in asked}}
+    return replace(state, tasks=tasks), tuple(action for _, actions in asked for action in actions)
+
+
+def _finish_or_wait(state: RunState) -> Step:
+    begun = state.begun is not None or state.closing is not None
+    if begun and all(task.phase is Phase.ENDED for task in state.tasks.values()):
+        outcome = _final_outcome(state)
+        return replace(state, outcome=outcome, wake=None), (Finish(outcome),)
+    limits = [state.time_limit, *(task.due for task in state.tasks.values())]
+    wake = min((limit for limit in limits if limit is not None), default=None)
+    return replace(state, wake=wake), () if wake is None or wake == state.wake else (Wake(wake),)
+
+
+def _final_outcome(state: RunState) -> Outcome:
+    """A stop that the pool could not confirm is still a stop: "lost" would invite to start the run again, beside what
+    may still be going. So the verdict says why the run ended, and the reason says what nobody knows."""
+    stuck = Outcome(Verdict.FAILED, "The flow has no task left to start, and no outcome either.")
+    outcome = state.flow.outcome(state.ended) or state.closing or stuck
+    doubtful = [f"attempt {task.attempt} of {task.name}" for task in state.tasks.values() if task.abandoned]
+    if not doubtful:
+        return outcome
+    reason = f"{outcome.reason} Nobody confirmed the end of {' and '.join(doubtful)}: it may still run.".lstrip()
+    return replace(outcome, reason=reason, hint=outcome.hint or "Look for what is left before you start it again.")

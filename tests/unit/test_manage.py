@@ -1,0 +1,459 @@
+"""What a run does when things happen to it, one rule a test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pumasi.core.flows import Flow
+from pumasi.core.flows.single import Single
+from pumasi.core.manage import (
+    CONFIRM,
+    FREE_RESTARTS,
+    Abandon,
+    Action,
+    Begun,
+    End,
+    Ended,
+    Event,
+    Failing,
+    Finish,
+    Kill,
+    Launch,
+    Place,
+    Placed,
+    Policy,
+    Refused,
+    Restarting,
+    RunState,
+    Started,
+    StopAsked,
+    Tick,
+    Waiting,
+    Wake,
+    begin,
+    step,
+)
+from pumasi.core.outcome import Outcome, Verdict
+
+DONE = Outcome(Verdict.DONE)
+FAILED = Outcome(Verdict.FAILED, "Rank 2 on node-b exited with code 1.", rank=2, node="node-b", code=1)
+LOST = Outcome(Verdict.LOST, "Rank 0 on node-a was killed for memory.", rank=0, node="node-a")
+STOPPED = Outcome(Verdict.STOPPED, "Ended by SIGTERM.")
+ROOM = {"node-a": 2, "node-b": 1}
+
+
+class Story:
+    """A run to which one event after the other happens."""
+
+    def __init__(self, policy: Policy | None = None, flow: Flow | None = None) -> None:
+        self.state: RunState = begin(flow or Single(), policy or Policy())
+
+    def hears(self, *events: Event) -> list[Action]:
+        """What it does about the last event, except for setting its alarm."""
+        actions: tuple[Action, ...] = ()
+        for event in events:
+            self.state, actions = step(self.state, event)
+        return [action for action in actions if not isinstance(action, Wake)]
+
+    def launched(self, at: float = 0, attempt: int = 0) -> Story:
+        self.hears(Begun(at), Placed(at, "main", attempt, ROOM))
+        return self
+
+    def running(self, at: float = 0, attempt: int = 0) -> Story:
+        self.launched(at, attempt).hears(Started(at, "main", attempt))
+        return self
+
+
+def finish(actions: list[Action]) -> Outcome:
+    [last] = [action for action in actions if isinstance(action, Finish)]
+    assert actions[-1] is last
+    return last.outcome
+
+
+def test_a_run_is_placed_launched_and_done() -> None:
+    story = Story()
+    assert story.state.summary == "queued"
+    assert story.hears(Begun(0)) == [Place("main", 0)]
+    assert story.state.summary == "queued"
+    assert story.hears(Placed(1, "main", 0, ROOM)) == [Launch("main", 0, ROOM)]
+    assert story.state.summary == "starting"
+    assert story.hears(Started(2, "main", 0)) == []
+    assert story.state.summary == "running"
+    assert story.hears(Ended(3, "main", 0, DONE)) == [Finish(DONE)]
+    assert story.state.summary == "done"
+
+
+@pytest.mark.parametrize("outcome", [FAILED, LOST, STOPPED, Outcome(Verdict.TIMED_OUT, "Too long.")])
+def test_without_restarts_the_outcome_of_the_gang_is_the_outcome_of_the_run(outcome: Outcome) -> None:
+    assert Story().running().hears(Ended(3, "main", 0, outcome)) == [Finish(outcome)]
+
+
+def test_a_gang_may_end_before_it_ever_said_that_it_was_whole() -> None:
+    assert Story().launched().hears(Ended(1, "main", 0, DONE)) == [Finish(DONE)]
+
+
+class TestRestarts:
+    @pytest.mark.parametrize("outcome", [FAILED, LOST])
+    def test_a_failed_or_lost_gang_is_planned_anew(self, outcome: Outcome) -> None:
+        story = Story(Policy(restarts=1)).running()
+        actions = story.hears(Ended(3, "main", 0, outcome))
+        assert actions == [Restarting("main", 1, outcome.reason), Place("main", 1)]
+        assert story.state.summary == "queued"
+        assert story.hears(Placed(4, "main", 1, ROOM)) == [Launch("main", 1, ROOM)]
+
+    def test_restarts_are_used_up(self) -> None:
+        story = Story(Policy(restarts=2))
+        for attempt in range(2):
+            story.running(attempt, attempt).hears(Ended(attempt, "main", attempt, FAILED))
+        assert story.running(3, 2).hears(Ended(3, "main", 2, LOST)) == [Finish(LOST)]
+
+    @pytest.mark.parametrize("outcome", [DONE, STOPPED, Outcome(Verdict.TIMED_OUT, "Too long.")])
+    def test_what_was_done_stopped_or_timed_out_is_never_restarted(self, outcome: Outcome) -> None:
+        story = Story(Policy(restarts=5)).running()
+        assert story.hears(Ended(3, "main", 0, outcome, spends_restart=False)) == [Finish(outcome)]
+
+    def test_a_gang_is_not_restarted_while_something_of_it_is_left(self) -> None:
+        story = Story(Policy(restarts=1, grace=15)).running()
+        assert story.hears(Failing(3, "main", 0, FAILED)) == []
+        assert story.state.summary == "ending"
+        assert story.hears(Tick(3 + 15)) == []
+        assert story.hears(Ended(20, "main", 0, FAILED))[-1] == Place("main", 1)
+
+    def test_what_was_nobodys_failure_costs_no_restart_but_a_growing_pause(self) -> None:
+        story = Story().running()
+        assert story.hears(Ended(3, "main", 0, LOST, spends_restart=False)) == [Restarting("main", 1, LOST.reason)]
+        assert story.state.wake == 3 + 1
+        assert story.hears(Tick(4)) == [Place("main", 1)]
+        story.running(5, 1).hears(Ended(6, "main", 1, LOST, spends_restart=False))
+        assert story.state.wake == 6 + 2
+
+    def test_what_was_nobodys_failure_does_not_go_on_for_ever(self) -> None:
+        story = Story()
+        for attempt in range(FREE_RESTARTS):
+            story.running(attempt * 100, attempt)
+            story.hears(Ended(attempt * 100, "main", attempt, LOST, spends_restart=False), Tick(attempt * 100 + 30))
+        story.running(100 * FREE_RESTARTS, FREE_RESTARTS)
+        assert story.hears(Ended(100 * FREE_RESTARTS, "main", FREE_RESTARTS, LOST, spends_restart=False)) == [
+            Finish(LOST)
+        ]
+
+    def test_waiting_for_room_starts_over_with_the_new_attempt(self) -> None:
+        story = Story(Policy(restarts=1))
+        story.hears(Begun(0), Refused(0, "main", 0, "busy"), Tick(1))
+        story.hears(Placed(1, "main", 0, ROOM), Ended(2, "main", 0, FAILED))
+        assert story.hears(Refused(3, "main", 1, "busy")) == [Waiting("main", 1, "busy")]
+        assert story.state.wake == 4
+
+
+class TestRoom:
+    def test_a_run_waits_for_room_and_asks_less_and_less_often(self) -> None:
+        story, now, pauses = Story(), 0.0, []
+        story.hears(Begun(0))
+        for _ in range(8):
+            story.hears(Refused(now, "main", 0, "2 of 3 slots are free"))
+            assert story.state.wake is not None
+            pauses.append(story.state.wake - now)
+            now = story.state.wake
+            assert story.hears(Tick(now)) == [Place("main", 0)]
+        assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+
+    def test_it_tells_why_it_waits_once_a_reason(self) -> None:
+        story = Story()
+        assert story.hears(Begun(0), Refused(0, "main", 0, "busy")) == [Waiting("main", 0, "busy")]
+        assert story.hears(Tick(1), Refused(1, "main", 0, "busy")) == []
+        assert story.hears(Tick(3), Refused(3, "main", 0, "busier")) == [Waiting("main", 0, "busier")]
+
+    def test_what_can_never_fit_fails_at_once_even_with_restarts(self) -> None:
+        story = Story(Policy(restarts=3))
+        refused = Refused(0, "main", 0, "9 slots of 3.", hopeless=True, hint="Ask for 3.")
+        assert story.hears(Begun(0), refused) == [Finish(Outcome(Verdict.FAILED, "9 slots of 3.", "Ask for 3."))]
+
+    def test_who_does_not_want_to_wait_fails_at_once(self) -> None:
+        outcome = finish(Story(Policy(wait=False)).hears(Begun(0), Refused(0, "main", 0, "busy")))
+        assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, "busy")
+
+    def test_a_pool_that_never_answers_ends_in_lost(self) -> None:
+        story = Story(Policy(start_timeout=60))
+        assert story.hears(Begun(0), Tick(59)) == []
+        outcome = finish(story.hears(Tick(60)))
+        assert outcome.verdict is Verdict.LOST
+        assert "60 s" in outcome.reason
+
+
+class TestTimeout:
+    def test_it_ends_what_runs_with_grace_then_by_force(self) -> None:
+        story = Story(Policy(timeout=100, grace=15)).running(at=10)
+        assert story.state.wake == 110
+        assert story.hears(Tick(109)) == []
+        [end] = story.hears(Tick(110))
+        assert isinstance(end, End)
+        assert (end.grace, "100 s" in end.why) == (15, True)
+        [kill] = story.hears(Tick(125))
+        assert isinstance(kill, Kill)
+        outcome = finish(story.hears(Ended(126, "main", 0, LOST)))
+        assert outcome.verdict is Verdict.TIMED_OUT
+        assert "100 s" in outcome.reason
+
+    def test_it_counts_over_all_attempts(self) -> None:
+        story = Story(Policy(timeout=100, restarts=9)).running()
+        story.hears(Ended(60, "main", 0, FAILED), Placed(61, "main", 1, ROOM), Started(62, "main", 1))
+        assert isinstance(story.hears(Tick(100))[0], End)
+        assert finish(story.hears(Ended(101, "main", 1, FAILED))).verdict is Verdict.TIMED_OUT
+
+    def test_it_counts_while_the_run_waits_for_room(self) -> None:
+        story = Story(Policy(timeout=100))
+        story.hears(Begun(0), Refused(99, "main", 0, "busy"))
+        assert finish(story.hears(Tick(100))).verdict is Verdict.TIMED_OUT
+
+    def test_room_that_is_found_too_late_is_not_used(self) -> None:
+        story = Story(Policy(timeout=100))
+        assert finish(story.hears(Begun(0), Placed(100, "main", 0, ROOM))).verdict is Verdict.TIMED_OUT
+
+    def test_a_failure_after_which_there_is_no_time_to_restart_is_a_timeout(self) -> None:
+        story = Story(Policy(timeout=100, restarts=1)).running()
+        assert finish(story.hears(Ended(100, "main", 0, FAILED))).verdict is Verdict.TIMED_OUT
+
+    def test_a_gang_that_was_done_just_in_time_is_done(self) -> None:
+        story = Story(Policy(timeout=100)).running()
+        assert story.hears(Tick(100), Ended(101, "main", 0, DONE)) == [Finish(DONE)]
+
+
+class TestStartTimeout:
+    def test_a_gang_that_is_never_whole_is_ended_and_lost(self) -> None:
+        story = Story(Policy(start_timeout=600)).launched()
+        assert story.state.wake == 600
+        [end] = story.hears(Tick(600))
+        assert isinstance(end, End)
+        outcome = finish(story.hears(Ended(601, "main", 0, STOPPED)))
+        assert outcome.verdict is Verdict.LOST
+        assert "not whole within 600 s" in outcome.reason
+
+    def test_and_is_restarted_if_restarts_are_left(self) -> None:
+        story = Story(Policy(start_timeout=600, restarts=1)).launched()
+        assert story.hears(Tick(600), Ended(601, "main", 0, STOPPED))[-1] == Place("main", 1)
+
+    def test_a_gang_that_is_whole_in_time_has_no_deadline_any_more(self) -> None:
+        story = Story().running()
+        assert story.state.wake is None
+        assert story.hears(Tick(10**9)) == []
+
+
+class TestStop:
+    def test_with_grace_then_by_force(self) -> None:
+        story = Story(Policy(grace=15)).running()
+        assert story.hears(StopAsked(5)) == [End("main", 0, 15, "Stopped on request.")]
+        assert story.state.summary == "ending"
+        assert story.state.wake == 20
+        assert [type(action) for action in story.hears(Tick(20))] == [Kill]
+        assert finish(story.hears(Ended(21, "main", 0, LOST))).verdict is Verdict.STOPPED
+        assert story.state.summary == "stopped"
+
+    def test_asked_twice_it_kills_at_once(self) -> None:
+        story = Story().running()
+        assert [type(action) for action in story.hears(StopAsked(5), StopAsked(6))] == [Kill]
+        assert story.hears(StopAsked(7)) == []
+
+    def test_with_force_it_kills_at_once(self) -> None:
+        story = Story().running()
+        assert [type(action) for action in story.hears(StopAsked(5, force=True))] == [Kill]
+
+    def test_without_grace_it_kills_at_once(self) -> None:
+        story = Story(Policy(grace=0)).running()
+        assert [type(action) for action in story.hears(StopAsked(5))] == [Kill]
+
+    def test_what_nobody_confirms_is_abandoned_and_told(self) -> None:
+        story = Story(Policy(restarts=5)).running()
+        story.hears(StopAsked(5, force=True))
+        abandon, last = story.hears(Tick(5 + CONFIRM))
+        assert abandon == Abandon("main", 0)
+        assert isinstance(last, Finish)
+        assert last.outcome.verdict is Verdict.STOPPED
+        assert "may still run" in last.outcome.reason
+        assert last.outcome.hint
+
+    def test_before_the_run_began_nothing_ever_starts(self) -> None:
+        story = Story()
+        assert finish(story.hears(StopAsked(0))).verdict is Verdict.STOPPED
+        assert story.hears(Begun(1)) == []
+
+    def test_while_room_is_looked_for_nothing_is_launched(self) -> None:
+        story = Story()
+        story.hears(Begun(0))
+        assert finish(story.hears(StopAsked(1))).verdict is Verdict.STOPPED
+        assert story.hears(Placed(2, "main", 0, ROOM)) == []
+
+    def test_while_it_waits_for_room_it_is_over_at_once(self) -> None:
+        story = Story()
+        story.hears(Begun(0), Refused(0, "main", 0, "busy"))
+        assert finish(story.hears(StopAsked(0.5))).verdict is Verdict.STOPPED
+        assert story.hears(Tick(1)) == []
+
+    def test_while_it_starts_it_is_ended(self) -> None:
+        story = Story().launched()
+        assert [type(action) for action in story.hears(StopAsked(1))] == [End]
+        assert story.hears(Started(2, "main", 0)) == []
+        assert finish(story.hears(Ended(3, "main", 0, STOPPED))).verdict is Verdict.STOPPED
+
+    def test_a_gang_that_was_done_before_the_stop_reached_it_is_done(self) -> None:
+        assert Story().running().hears(StopAsked(5), Ended(6, "main", 0, DONE)) == [Finish(DONE)]
+
+    def test_a_stopped_run_is_not_restarted(self) -> None:
+        story = Story(Policy(restarts=9)).running()
+        assert finish(story.hears(StopAsked(5), Ended(6, "main", 0, FAILED))).verdict is Verdict.STOPPED
+
+    def test_a_failure_that_came_first_stays_the_outcome(self) -> None:
+        story = Story().running()
+        assert story.hears(Failing(4, "main", 0, FAILED), StopAsked(5)) == []
+        assert story.hears(Ended(6, "main", 0, STOPPED)) == [Finish(FAILED)]
+
+    def test_a_failure_that_would_have_been_restarted_ends_as_stopped(self) -> None:
+        story = Story(Policy(restarts=1)).running()
+        story.hears(Failing(4, "main", 0, FAILED), StopAsked(5))
+        assert finish(story.hears(Ended(6, "main", 0, FAILED))).verdict is Verdict.STOPPED
+
+    def test_during_the_grace_of_a_timeout_one_stop_changes_nothing_and_a_second_kills(self) -> None:
+        story = Story(Policy(timeout=100)).running()
+        assert story.hears(Tick(100), StopAsked(101)) == []
+        assert [type(action) for action in story.hears(StopAsked(102))] == [Kill]
+        assert finish(story.hears(Ended(103, "main", 0, STOPPED))).verdict is Verdict.TIMED_OUT
+
+    def test_the_timeout_during_the_grace_of_a_stop_changes_nothing(self) -> None:
+        story = Story(Policy(timeout=100, grace=15)).running()
+        story.hears(StopAsked(99))
+        assert story.state.wake == 114
+        assert story.hears(Tick(100)) == []
+        assert finish(story.hears(Ended(101, "main", 0, STOPPED))).verdict is Verdict.STOPPED
+
+
+class TestFailing:
+    def test_who_failed_first_is_the_outcome_whatever_the_echoes_say(self) -> None:
+        story = Story().running()
+        assert story.hears(Failing(4, "main", 0, FAILED), Failing(4, "main", 0, LOST)) == []
+        assert story.hears(Ended(5, "main", 0, LOST)) == [Finish(FAILED)]
+
+    def test_the_same_failure_told_in_full_at_the_end_is_the_outcome(self) -> None:
+        full = Outcome(Verdict.FAILED, FAILED.reason, rank=2, node="node-b", code=1, tail=("ValueError: nan",))
+        assert Story().running().hears(Failing(4, "main", 0, FAILED), Ended(5, "main", 0, full)) == [Finish(full)]
+
+    def test_a_gang_that_does_not_come_to_its_end_is_killed_then_abandoned_and_never_restarted(self) -> None:
+        story = Story(Policy(restarts=9, grace=15)).running()
+        story.hears(Failing(0, "main", 0, FAILED))
+        assert story.state.wake == 15 + CONFIRM
+        assert [type(action) for action in story.hears(Tick(15 + CONFIRM))] == [Kill]
+        abandon, last = story.hears(Tick(15 + 2 * CONFIRM))
+        assert abandon == Abandon("main", 0)
+        assert isinstance(last, Finish)
+        assert last.outcome.verdict is Verdict.FAILED
+        assert last.outcome.reason.startswith(FAILED.reason)
+
+    def test_a_gang_whose_deciding_ranks_are_done_is_done_only_when_all_of_it_has_ended(self) -> None:
+        story = Story(Policy(grace=15)).running()
+        story.hears(Failing(0, "main", 0, DONE), Tick(15 + CONFIRM))
+        assert finish(story.hears(Tick(15 + 2 * CONFIRM))).verdict is Verdict.LOST
+
+
+class TestStrayEvents:
+    def test_old_attempts_and_unknown_tasks_change_nothing(self) -> None:
+        story = Story(Policy(restarts=1)).running()
+        story.hears(Ended(1, "main", 0, FAILED))
+        before = story.state
+        for stray in (
+            Ended(2, "main", 0, DONE),
+            Placed(2, "main", 0, ROOM),
+            Placed(2, "main", 2, ROOM),
+            Placed(2, "other", 1, ROOM),
+            Started(2, "main", 1),
+            Ended(2, "main", 1, DONE),
+            Begun(2),
+        ):
+            assert step(before, stray) == (before, ())
+
+    def test_events_told_twice_are_acted_on_once(self) -> None:
+        story = Story()
+        assert story.hears(Begun(0), Begun(0)) == []
+        assert story.hears(Placed(1, "main", 0, ROOM), Placed(1, "main", 0, {"node-c": 3})) == []
+        assert story.hears(Started(2, "main", 0), Placed(2, "main", 0, ROOM)) == []
+        assert story.hears(Refused(2, "main", 0, "9 slots of 3.", hopeless=True)) == []
+        assert story.hears(Ended(3, "main", 0, DONE), Ended(3, "main", 0, FAILED)) == []
+        assert story.state.outcome == DONE
+
+    def test_room_that_nobody_asked_for_is_not_used(self) -> None:
+        story = Story()
+        story.hears(Begun(0), Refused(0, "main", 0, "busy"))
+        assert story.hears(Placed(0.5, "main", 0, ROOM)) == []
+        assert story.hears(Tick(1)) == [Place("main", 0)]
+
+    def test_nothing_is_done_before_the_run_has_begun(self) -> None:
+        story = Story()
+        assert story.hears(Tick(0)) == []
+        assert story.hears(Placed(0, "main", 0, ROOM)) == []
+
+    def test_a_tick_that_comes_early_sets_the_alarm_again(self) -> None:
+        story = Story(Policy(start_timeout=600)).launched()
+        _, actions = step(story.state, Tick(599.9))
+        assert actions == (Wake(600),)
+
+
+class TestAdoption:
+    def test_a_new_manager_goes_on_with_the_gang_that_it_finds(self) -> None:
+        state = begin(Single(), Policy(restarts=3, timeout=100), running={"main": 2})
+        state, actions = step(state, Begun(0))
+        assert actions == (Wake(100),)
+        assert state.summary == "running"
+        state, actions = step(state, Ended(1, "main", 2, FAILED))
+        assert Place("main", 3) in actions
+        state, _ = step(state, Placed(1, "main", 3, ROOM))
+        _, actions = step(state, Ended(2, "main", 3, FAILED))
+        assert actions == (Finish(FAILED),)
+
+
+class Chain:
+    """Two tasks at once, then one more; the first bad outcome is the run's."""
+
+    def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
+        return ("last",) if {"left", "right"} <= set(ended) else ("left", "right")
+
+    def outcome(self, ended: Mapping[str, Outcome]) -> Outcome | None:
+        bad = [outcome for outcome in ended.values() if outcome.verdict is not Verdict.DONE]
+        return bad[0] if bad else ended.get("last")
+
+
+class Nothing:
+    def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
+        return ()
+
+    def outcome(self, ended: Mapping[str, Outcome]) -> Outcome | None:
+        return None
+
+
+class TestFlows:
+    def test_tasks_run_in_the_order_of_the_flow(self) -> None:
+        story = Story(flow=Chain())
+        assert story.hears(Begun(0)) == [Place("left", 0), Place("right", 0)]
+        story.hears(Placed(1, "left", 0, ROOM), Placed(1, "right", 0, ROOM))
+        assert story.hears(Ended(2, "right", 0, DONE)) == []
+        assert story.hears(Ended(3, "left", 0, DONE)) == [Place("last", 0)]
+        assert story.hears(Placed(4, "last", 0, ROOM), Ended(5, "last", 0, DONE)) == [Finish(DONE)]
+
+    def test_a_decided_run_ends_when_everything_that_was_started_has_ended(self) -> None:
+        story = Story(flow=Chain())
+        story.hears(Begun(0), Placed(1, "left", 0, ROOM), Placed(1, "right", 0, ROOM))
+        assert story.hears(Ended(2, "left", 0, FAILED)) == []
+        assert story.hears(Ended(3, "right", 0, DONE)) == [Finish(FAILED)]
+
+    def test_a_stop_starts_nothing_new(self) -> None:
+        story = Story(flow=Chain())
+        story.hears(Begun(0), Placed(1, "left", 0, ROOM), Ended(2, "left", 0, DONE), Placed(3, "right", 0, ROOM))
+        story.hears(StopAsked(4))
+        assert finish(story.hears(Ended(5, "right", 0, DONE))).verdict is Verdict.STOPPED
+
+    def test_what_came_first_of_timeout_and_stop_is_the_outcome(self) -> None:
+        story = Story(Policy(timeout=100), Chain())
+        story.hears(Begun(0), Placed(1, "left", 0, ROOM), Ended(2, "left", 0, DONE), Placed(3, "right", 0, ROOM))
+        story.hears(Tick(100), StopAsked(101))
+        assert finish(story.hears(Ended(102, "right", 0, DONE))).verdict is Verdict.TIMED_OUT
+
+    def test_a_flow_that_knows_no_way_on_does_not_hang_the_run(self) -> None:
+        assert finish(Story(flow=Nothing()).hears(Begun(0))).verdict is Verdict.FAILED
