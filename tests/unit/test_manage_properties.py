@@ -376,7 +376,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=1500, deadline=None, database=None)
+@settings(max_examples=1000, deadline=None, database=None)
 @given(policies, flows, st.lists(events, min_size=8, max_size=40))
 def test_senseless_events_in_any_order_never_raise_and_never_act_twice(
     policy: Policy, flow: Flow, senseless: list[Event]
