@@ -949,7 +949,7 @@ class Agent:
                 if self.config["nodes"] > 1 or self.config["hostfile"]:
                     hub.listen()
             except OSError as error:
-                self.refuse(Voice(self.config["first"]), error, "%s:%d" % tuple(self.config["hub"]))
+                self.refuse(Voice(self.config["seats"][0]), error, "%s:%d" % tuple(self.config["hub"]))
                 return
             self.arrive(self.config["address"])
         else:
@@ -992,11 +992,11 @@ class Agent:
     def arrive(self, address: str) -> None:
         self.address = address
         named = self.config["chief_ports"] if self.node == 0 else []
-        self.names = [str(rank["rank"]) for rank in self.config["ranks"]] + named
+        self.names = [str(rank) for rank in self.config["seats"]] + named
         try:
             self.held = free_ports(len(self.names))
         except OSError as error:
-            self.refuse(Voice(self.config["first"]), error, "ports")
+            self.refuse(Voice(self.config["seats"][0]), error, "ports")
             return
         ports = {name: sock.getsockname()[1] for name, sock in zip(self.names, self.held)}
         self.up.send(t="here", address=address, ports=ports)
@@ -1020,7 +1020,7 @@ class Agent:
             for rank in self.config["ranks"] if self.config["launcher"] else ():
                 self.expect(rank)
         except OSError as error:
-            self.refuse(Voice(self.config["first"]), error, self.config["dir"])
+            self.refuse(Voice(self.config["seats"][0]), error, self.config["dir"])
             return
         pids = self.start_launcher() if self.config["launcher"] else self.start_ranks()
         if pids is not None:

@@ -90,7 +90,7 @@ def _config(
         "address": attempt.addresses[node],
         "gang": f"{attempt.run}.{attempt.number}.{attempt.nonce}.{node}",
         "dir": f"{attempt.folder}/tmp/{attempt.number}-{node}",
-        "first": ranks[0].rank if ranks else 0,
+        "seats": [rank.rank for rank in gang.table.on(node)],
         "ranks": [_rank(spec, program, attempt, gang, rank) for rank in ranks],
     }
 
