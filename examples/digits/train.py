@@ -21,10 +21,9 @@ def load(seed):
 
 
 def init(key, sizes):
-    keys = jax.random.split(key, len(sizes) - 1)
-    return [
-        (jax.random.normal(k, (i, o)) * np.sqrt(2 / i), jnp.zeros(o)) for k, i, o in zip(keys, sizes, sizes[1:], strict=True)
-    ]
+    shapes = list(zip(sizes, sizes[1:], strict=False))
+    keys = jax.random.split(key, len(shapes))
+    return [(jax.random.normal(k, s) * np.sqrt(2 / s[0]), jnp.zeros(s[1])) for k, s in zip(keys, shapes, strict=True)]
 
 
 def logits(params, x):

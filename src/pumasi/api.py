@@ -64,7 +64,7 @@ class Run:
 
 
 def run(command: str | os.PathLike[str] | Sequence[str], *args: str, detach: bool = False, **options: object) -> Run:
-    """Start a script or program and return at once. `options` are those of `pumasi run`: slots, framework, restarts …"""
+    """Start a script or program and return at once. `options` are those of `pumasi run`: slots, restarts, env …"""
     from pumasi import session
 
     words = [os.fspath(command)] if isinstance(command, (str, os.PathLike)) else list(command)

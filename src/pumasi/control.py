@@ -41,7 +41,8 @@ def _bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason:
     kill_family(f"PUMASI_GANG={record.id}.")
     shutil.rmtree(store.folder(record.id) / "tmp", ignore_errors=True)
     now = time.time()
-    outcome: dict[str, object] = {"verdict": verdict, "reason": reason, "hint": f"What it printed: pumasi logs {record.id}"}
+    hint = f"What it printed: pumasi logs {record.id}"
+    outcome: dict[str, object] = {"verdict": verdict, "reason": reason, "hint": hint}
     store.update_run(record.id, state=verdict, ended=now, outcome=outcome, exit_code=exit_code)
     store.add_event(record.id, now, "finished", outcome)
 

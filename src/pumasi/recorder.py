@@ -59,7 +59,7 @@ class Recorder:
         except SystemTrouble as trouble:
             self.unsaved_bytes += len(chunk)
             self._tell(at, trouble)
-        frames = list(parse_frames(chunk))
+        frames = parse_frames(chunk)
         self.view.output(frames)
         self._measure(at, attempt, frames)
 

@@ -1,7 +1,7 @@
 """A manager in a process: in the terminal, or in the background where no terminal can take it along.
 
-    attached     Ctrl-C asks whether to stop or to leave the run running; a lost terminal leaves it running
-    background   started by `pumasi run -d` and by the Python API; SIGTERM stops the run, SIGUSR1 at once
+attached     Ctrl-C asks whether to stop or to leave the run running; a lost terminal leaves it running
+background   started by `pumasi run -d` and by the Python API; SIGTERM stops the run, SIGUSR1 at once
 """
 
 from __future__ import annotations

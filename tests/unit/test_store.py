@@ -270,8 +270,8 @@ def test_a_prefix_of_very_many_runs_names_a_few_of_them(store: Store) -> None:
 
 
 def test_without_any_run_the_user_is_told_how_to_make_one(store: Store) -> None:
-    for prefix in (None, "train"):
-        with pytest.raises(NotFound, match="no run yet") as missing:
+    for prefix, told in ((None, "no run yet"), ("train", "no run train")):
+        with pytest.raises(NotFound, match=told) as missing:
             store.find(prefix)
         assert "pumasi run train.py" in missing.value.hint
 

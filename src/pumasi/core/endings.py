@@ -50,37 +50,42 @@ def _who(facts: Mapping[str, Any], node: str | None, size: int) -> str:
 
 def _ending(facts: Mapping[str, Any], who: str, tail: Sequence[str]) -> Ending:
     match facts["cause"]:
-        case "done":
-            return Ending(Verdict.DONE, "Done.")
         case "exit":
             first = " first" if who.startswith("Rank") else ""
             return Ending(Verdict.FAILED, f"{who} failed{first}, with exit code {facts['code']}.", _clue(tail))
-        case "oom":
-            hint = "Try a smaller batch, fewer slots on one node, or a machine with more memory."
-            return Ending(Verdict.LOST, f"{who} was killed because memory ran out.", hint)
         case "signal":
             return _signalled(str(facts["signal"]), who)
         case "unstartable":
             return Ending(Verdict.FAILED, f"{who} could not be started: {facts['error']}.", "Check the command.")
-        case "vanished":
-            reason = f"{who} never told how it ended, though mpirun said that all is well."
-            return Ending(Verdict.LOST, reason, "One of MPI's daemons was probably killed.")
-        case "silent":
-            return Ending(Verdict.LOST, f"{who} was lost: its agent fell silent.", _LOST_HINT)
-        case "agent died":
-            return Ending(Verdict.LOST, f"{who} was lost: its agent was killed.", _LOST_HINT)
         case "absent":
             missing = ", ".join(facts["nodes"])
             return Ending(Verdict.LOST, f"The gang was not whole in time: {missing} did not come.", _LATE_HINT)
-        case "no hub" | "hub lost":
-            return Ending(Verdict.LOST, "The chief's node was lost.", _LOST_HINT)
-        case "parent died":
-            return Ending(Verdict.LOST, "The manager was killed, so the gang ended itself.", _LOST_HINT)
-    return Ending(Verdict.STOPPED, "Stopped on request.")
+        case cause:
+            verdict, reason, hint = _PLAIN[cause]
+            return Ending(verdict, reason.format(who=who), hint)
 
 
 _LOST_HINT = "--restarts N starts the gang again by itself; the script goes on from its checkpoint."
 _LATE_HINT = "--start-timeout gives it more time."
+_PLAIN = {
+    "done": Ending(Verdict.DONE, "Done."),
+    "stopped": Ending(Verdict.STOPPED, "Stopped on request."),
+    "oom": Ending(
+        Verdict.LOST,
+        "{who} was killed because memory ran out.",
+        "Try a smaller batch, fewer slots on one node, or a machine with more memory.",
+    ),
+    "vanished": Ending(
+        Verdict.LOST,
+        "{who} never told how it ended, though mpirun said that all is well.",
+        "One of MPI's daemons was probably killed.",
+    ),
+    "silent": Ending(Verdict.LOST, "{who} was lost: its agent fell silent.", _LOST_HINT),
+    "agent died": Ending(Verdict.LOST, "{who} was lost: its agent was killed.", _LOST_HINT),
+    "no hub": Ending(Verdict.LOST, "The chief's node could not be reached.", _LOST_HINT),
+    "hub lost": Ending(Verdict.LOST, "The chief's node was lost.", _LOST_HINT),
+    "parent died": Ending(Verdict.LOST, "The manager was killed, so the gang ended itself.", _LOST_HINT),
+}
 _CRASHES = {"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"}
 
 

@@ -9,7 +9,7 @@ bytes are what the store keeps as a run's log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from typing import NamedTuple
 
 STDOUT_LINE = b"|"
@@ -23,7 +23,7 @@ STDERR_PROGRESS = b"^"
 
 _STDERR = frozenset((STDERR_LINE, STDERR_PIECE, STDERR_PROGRESS))
 _ENDS = {STDOUT_LINE: b"\n", STDERR_LINE: b"\n", STDOUT_PROGRESS: b"\r", STDERR_PROGRESS: b"\r"}
-_TIME_DIGITS = 13
+_FRAME = re.compile(rb"^(\d+)\.(\d+) (\d{13})([|:>}~^])(.*)$", re.MULTILINE)
 
 
 class Frame(NamedTuple):
@@ -45,19 +45,10 @@ class Frame(NamedTuple):
 
 def parse_frame(line: bytes) -> Frame | None:
     """The frame in `line` (without its newline), or None when it is not one: torn, or not the agent's."""
-    head, _, rest = line.partition(b" ")
-    rank, _, seq = head.partition(b".")
-    ms, kind = rest[:_TIME_DIGITS], rest[_TIME_DIGITS : _TIME_DIGITS + 1]
-    try:
-        frame = Frame(int(rank), int(seq), int(ms), kind, rest[_TIME_DIGITS + 1 :])
-    except ValueError:
-        return None
-    return frame if kind in _STDERR or kind in _ENDS or kind == STDOUT_PIECE else None
+    return next(iter(parse_frames(line)), None)
 
 
-def parse_frames(chunk: bytes) -> Iterator[Frame]:
-    """All frames in a chunk of whole lines."""
-    for line in chunk.split(b"\n"):
-        frame = parse_frame(line)
-        if frame is not None:
-            yield frame
+def parse_frames(chunk: bytes) -> list[Frame]:
+    """All frames in a chunk of whole lines. In the path of every line that is printed, hence `tuple.__new__`."""
+    new = tuple.__new__
+    return [new(Frame, (int(r), int(s), int(ms), kind, text)) for r, s, ms, kind, text in _FRAME.findall(chunk)]

@@ -38,8 +38,9 @@ class Attempt(NamedTuple):
 
 
 def gang_of(spec: Spec, program: Program, attempt: Attempt) -> Gang:
-    share = {name: 1 for name in attempt.placement} if spec.per_node else attempt.placement
+    share = dict.fromkeys(attempt.placement, 1) if spec.per_node else attempt.placement
     table = rank_table(share, ps=spec.ps, evaluator=spec.evaluator)
+    sight = settle_see_gpus(program.framework, spec.see_gpus, per_node=spec.per_node, slot_as_node=spec.slot_as_node)
     return Gang(
         run=attempt.run,
         attempt=attempt.number,
@@ -48,7 +49,7 @@ def gang_of(spec: Spec, program: Program, attempt: Attempt) -> Gang:
         per_node=spec.per_node,
         slot_as_node=spec.slot_as_node,
         gpus=tuple(tuple(attempt.gpus.get(name, ())) for name in table.nodes) if attempt.gpus else (),
-        see_gpus=settle_see_gpus(program.framework, spec.see_gpus, per_node=spec.per_node, slot_as_node=spec.slot_as_node),
+        see_gpus=sight,
         slots_per_node=tuple(attempt.placement[name] for name in table.nodes),
         joins=program.joins,
     )
@@ -103,5 +104,5 @@ def _rank(spec: Spec, program: Program, attempt: Attempt, gang: Gang, rank: Rank
 
 def _mpirun(program: Program, table: RankTable) -> list[str]:
     """`{self}` is the agent, which stands between mpirun and each rank."""
-    count = str(len(table.ranks))
-    return [str(program.mpirun), "-np", count, "--map-by", "slot", "--bind-to", "none", "{self}", "rank", *program.command]
+    options = ["-np", str(len(table.ranks)), "--map-by", "slot", "--bind-to", "none"]
+    return [str(program.mpirun), *options, "{self}", "rank", *program.command]

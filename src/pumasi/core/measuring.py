@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pumasi.core.frames import STDERR_PIECE, STDOUT_PIECE, Frame
 from pumasi.core.metrics import MetricParser, Reading
 
+_PIECES = (STDOUT_PIECE, STDERR_PIECE)
 LONGEST = 4096
 """A line that is longer tells no metric that a person would want."""
 
@@ -20,7 +21,7 @@ class FrameParser:
         feed = self._lines.feed
         for frame in frames:
             rank, _, _, kind, text = frame
-            if kind == STDOUT_PIECE or kind == STDERR_PIECE:
+            if kind in _PIECES:
                 key = rank, frame.is_stderr
                 self._begun[key] = (self._begun.get(key, b"") + text)[-LONGEST:]
                 continue

@@ -1,7 +1,7 @@
 """Placement to rank table: who is rank 3, on which node, in which role, and who is chief.
 
-Trainers come first (rank 0 is the chief), then parameter servers, then the evaluator. The chief sits on the node with the
-smallest share, so that the node that also coordinates has the least other work.
+Trainers come first (rank 0 is the chief), then parameter servers, then the evaluator. The chief sits on the node with
+the smallest share, so that the node that also coordinates has the least other work.
 """
 
 from __future__ import annotations

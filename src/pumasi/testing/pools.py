@@ -34,7 +34,7 @@ class Witness:
         self.changed = asyncio.Event()
 
     def frames(self, order: Order, chunk: bytes) -> None:
-        self._note("frames", list(parse_frames(chunk)))
+        self._note("frames", parse_frames(chunk))
 
     def said(self, order: Order, words: Mapping[str, Any]) -> None:
         self._note(str(words["event"]), words)
