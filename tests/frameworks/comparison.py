@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,17 @@ UNEQUAL = ("--slots", str(SLOTS), "--nodes", "2,1")
 Weights = dict[str, "np.ndarray[Any, Any]"]
 
 
+def attempt(workplace: Workplace, out: Path, *words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """The ranks have a temporary folder of their own: torch leaves things there, and that is not Pumasi's doing."""
+    temporary = out / "tmp"
+    temporary.mkdir()
+    environ = {**reference.QUIET, "OUT": str(out), **env}
+    return workplace.run("run", "--env", f"TMPDIR={temporary}", *map(str, words), env=environ)
+
+
 def train(workplace: Workplace, out: Path, *words: str | Path, **env: str) -> str:
     """Everything that the gang has said, and Pumasi itself."""
-    done = workplace.run("run", *map(str, words), env={**reference.QUIET, "OUT": str(out), **env})
+    done = attempt(workplace, out, *words, **env)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 

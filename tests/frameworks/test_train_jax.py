@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.frameworks import reference
-from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_same_model, outcome, train
+from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_same_model, attempt, outcome, train
 from tests.harness import Workplace
 
 DATA_PARALLEL = SCRIPTS / "jax_data_parallel.py"
@@ -31,8 +31,7 @@ def test_keras_on_jax_trains_as_with_its_variables_set_by_hand(
 def test_a_jax_rank_that_raises_ends_the_run_though_jax_would_wait_five_minutes(
     workplace: Workplace, small_python: Path, ours: Path
 ) -> None:
-    words = ("run", *UNEQUAL, "--python", str(small_python), str(DATA_PARALLEL), "--fail", "raise")
-    done = workplace.run(*words, env={**reference.QUIET, "OUT": str(ours)})
+    done = attempt(workplace, ours, *UNEQUAL, "--python", small_python, DATA_PARALLEL, "--fail", "raise")
     assert done.returncode == 1
     assert "RuntimeError: rank 1 fails on purpose" in done.stderr
     assert outcome(workplace)["rank"] == 1
@@ -41,8 +40,7 @@ def test_a_jax_rank_that_raises_ends_the_run_though_jax_would_wait_five_minutes(
 def test_a_jax_rank_that_leaves_with_a_code_ends_the_run_with_that_code_kept(
     workplace: Workplace, small_python: Path, ours: Path
 ) -> None:
-    words = ("run", *UNEQUAL, "--python", str(small_python), str(DATA_PARALLEL), "--fail", "exit")
-    done = workplace.run(*words, env={**reference.QUIET, "OUT": str(ours)})
+    done = attempt(workplace, ours, *UNEQUAL, "--python", small_python, DATA_PARALLEL, "--fail", "exit")
     assert done.returncode == 1
     assert (outcome(workplace)["rank"], outcome(workplace)["code"]) == (1, 9)
 
@@ -50,8 +48,7 @@ def test_a_jax_rank_that_leaves_with_a_code_ends_the_run_with_that_code_kept(
 def test_without_the_shim_the_trap_is_told_before_training_starts(
     workplace: Workplace, small_python: Path, ours: Path
 ) -> None:
-    words = ("run", "--no-shim", "--slots", "2", "--python", str(small_python), str(DATA_PARALLEL))
-    done = workplace.run(*words, env={**reference.QUIET, "OUT": str(ours)})
+    done = attempt(workplace, ours, "--no-shim", "--slots", "2", "--python", small_python, DATA_PARALLEL)
     assert done.returncode == 1
     trap, _, rest = done.stderr.partition("leave out --no-shim")
     assert "does not find the number of processes" in trap

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.frameworks import reference
-from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_same_model, load, train
+from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_same_model, attempt, load, train
 from tests.harness import Workplace
 
 pytestmark = pytest.mark.big
@@ -49,8 +49,7 @@ def test_keras_3_fit_which_fails_by_itself_trains_as_keras_2_does_and_says_that_
 def test_without_the_shim_keras_3_fails_and_the_way_out_was_told_before(
     workplace: Workplace, big_python: Path, ours: Path
 ) -> None:
-    words = ("run", "--no-shim", "--slots", "2", "--python", str(big_python), str(FIT))
-    done = workplace.run(*words, env={**reference.QUIET, "OUT": str(ours)})
+    done = attempt(workplace, ours, "--no-shim", "--slots", "2", "--python", big_python, FIT)
     assert done.returncode == 1
     trap, _, rest = done.stderr.partition("leave out --no-shim")
     assert "MultiWorkerMirroredStrategy" in trap
