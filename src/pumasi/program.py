@@ -136,6 +136,7 @@ def _shim_files() -> dict[str, str]:
     package = Path(__file__).parent
     return {
         "shim/sitecustomize.py": (package / "agent" / "shim.py").read_text(encoding="utf-8"),
+        "shim/pumasi_mends.py": (package / "agent" / "mends.py").read_text(encoding="utf-8"),
         "fallback/pumasi.py": (package / "report.py").read_text(encoding="utf-8"),
     }
 
