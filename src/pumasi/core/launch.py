@@ -48,11 +48,18 @@ def gang_of(spec: Spec, program: Program, attempt: Attempt) -> Gang:
         table=table,
         per_node=spec.per_node,
         slot_as_node=spec.slot_as_node,
-        gpus=tuple(tuple(attempt.gpus.get(name, ())) for name in table.nodes) if attempt.gpus else (),
+        gpus=_gpus(spec, attempt, table),
         see_gpus=sight,
         slots_per_node=tuple(attempt.placement[name] for name in table.nodes),
         joins=program.joins,
     )
+
+
+def _gpus(spec: Spec, attempt: Attempt, table: RankTable) -> tuple[tuple[str, ...], ...]:
+    """Nothing where no GPU is known of, so that what the user has set stays; empty for each node to hide them."""
+    if not attempt.gpus and spec.gpu != "none":
+        return ()
+    return tuple(tuple(attempt.gpus.get(name, ())) for name in table.nodes)
 
 
 def agent_configs(spec: Spec, program: Program, attempt: Attempt, gang: Gang) -> list[dict[str, Any]]:
