@@ -53,7 +53,8 @@ def main(arguments: Arguments) -> int:
 
 
 def describe(nodes: list[Node], slots: int, limit: int | None, answer: Plan) -> dict[str, Any]:
-    from pumasi.core.planner import DEFAULT_MIX, explain
+    from pumasi.core.packing.fragmentation import DEFAULT_MIX
+    from pumasi.core.plan_text import explain
     from pumasi.core.ranks import chief_first
 
     return {
