@@ -1,0 +1,630 @@
+"""The agent's parts, each by itself: what becomes of output, who is ours, who is blamed, who is let in."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import http.client
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pumasi.agent import agent
+from pumasi.core.frames import Frame, parse_frames
+from tests.harness import wait_for
+
+STDOUT = (b"|", b">", b"~")
+STDERR = (b":", b"}", b"^")
+
+
+def stream(voice: agent.Voice, kinds: tuple[bytes, bytes, bytes] = STDOUT) -> agent.Stream:
+    read, write = os.pipe()
+    os.close(write)
+    made = agent.Stream(voice, read, kinds)
+    made.close()
+    return made
+
+
+def texts(frames: bytes) -> list[tuple[bytes, bytes]]:
+    return [(frame.kind, frame.text) for frame in parse_frames(frames)]
+
+
+# ---- output
+
+rubbish = st.lists(
+    st.one_of(
+        st.binary(max_size=30),
+        st.sampled_from([b"\n", b"\r", b"\r\n", b"\r\r\n", b"", b"%d %b %%", b"@{}", b"\0"]),
+        st.integers(0, 3 * agent.PIECE).map(lambda size: b"x" * size),
+        st.integers(agent.PIECE - 2, agent.PIECE + 2).map(lambda size: b"y" * size + b"\r"),
+    ),
+    max_size=12,
+)
+
+
+@given(st.lists(st.tuples(rubbish.map(b"".join), st.booleans(), st.booleans()), max_size=8))
+@settings(max_examples=200, deadline=None)
+def test_the_bytes_of_each_stream_come_back_whatever_they_are_and_wherever_they_are_cut(
+    writes: list[tuple[bytes, bool, bool]],
+) -> None:
+    voice = agent.Voice(7)
+    streams = {False: stream(voice), True: stream(voice, STDERR)}
+    framed = b""
+    for data, is_stderr, pause in writes:
+        framed += streams[is_stderr].feed(data)
+        if pause:
+            framed += streams[is_stderr].flush()
+    framed += b"".join(each.flush() for each in streams.values())
+    frames = list(parse_frames(framed))
+    for which in (False, True):
+        said = b"".join(data for data, is_stderr, _ in writes if is_stderr is which)
+        assert b"".join(frame.text + frame.end for frame in frames if frame.is_stderr is which) == said
+    assert [frame.seq for frame in frames] == list(range(1, len(frames) + 1))
+    assert len(frames) == framed.count(b"\n")
+    assert all(frame.rank == 7 and len(frame.text) <= agent.PIECE for frame in frames)
+    assert all(len(each.rest) <= agent.PIECE for each in streams.values())
+
+
+def test_a_line_is_one_frame_however_it_arrives() -> None:
+    out = stream(agent.Voice(0))
+    framed = b"".join(out.feed(bytes([byte])) for byte in b"loss: 0.31\nok\n")
+    assert texts(framed) == [(b"|", b"loss: 0.31"), (b"|", b"ok")]
+
+
+def test_a_carriage_return_before_the_newline_belongs_to_the_line() -> None:
+    out = stream(agent.Voice(0))
+    assert texts(out.feed(b"dos\r\n") + out.feed(b"torn\r") + out.feed(b"\n")) == [(b"|", b"dos\r"), (b"|", b"torn\r")]
+
+
+def test_a_progress_bar_is_passed_on_state_by_state() -> None:
+    out = stream(agent.Voice(0))
+    assert texts(out.feed(b"10%\r20%\r30%")) == [(b"~", b"10%"), (b"~", b"20%")]
+    assert texts(out.feed(b"\n")) == [(b"|", b"30%")]
+
+
+def test_a_line_without_end_is_passed_on_in_pieces_and_never_held() -> None:
+    out = stream(agent.Voice(0))
+    framed = b"".join(out.feed(b"x" * 65536) for _ in range(64))
+    assert {frame.kind for frame in parse_frames(framed)} == {b">"}
+    assert len(out.rest) <= agent.PIECE
+
+
+def test_a_frame_is_readable_even_where_the_clock_was_never_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 12.5)
+    (frame,) = parse_frames(stream(agent.Voice(0)).feed(b"hello\n"))
+    assert frame == Frame(0, 1, 12500, b"|", b"hello")
+
+
+def test_the_last_lines_are_those_that_a_terminal_would_show() -> None:
+    voice = agent.Voice(0)
+    out = stream(voice)
+    out.feed(b"x" * agent.TAIL + b"torn\n" + b"10%\r100%\n\nValueError: no\n")
+    assert voice.last_lines() == ["100%", "ValueError: no"]
+
+
+def test_output_that_cannot_be_written_now_is_kept_and_written_in_order() -> None:
+    read, write = os.pipe()
+    output = agent.Output(write)
+    sent = b"".join(b"%d\n" % number for number in range(200_000))
+    for start in range(0, len(sent), 50_000):
+        output.write(sent[start : start + 50_000])
+        output.pump()
+    assert output.size > 0
+    got = b""
+    while output.size or len(got) < len(sent):
+        got += os.read(read, 1 << 20)
+        output.pump()
+    assert got == sent
+    os.close(read)
+    output.write(b"more")
+    output.pump()
+    assert output.broken
+    assert output.size == 0
+    os.close(write)
+
+
+# ---- whose processes
+
+
+@pytest.fixture
+def marked() -> Iterator[Callable[[str, list[str]], subprocess.Popen[bytes]]]:
+    """Starts processes that carry a mark."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(mark: str, command: list[str]) -> subprocess.Popen[bytes]:
+        env = {"PUMASI_GANG": mark, "PATH": os.environ["PATH"], "ZZZ": "last"}
+        started.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def name_of(request: pytest.FixtureRequest) -> str:
+    return f"{request.node.name[:20]}.{os.getpid()}.{time.monotonic_ns()}"
+
+
+Start = Callable[[str, list[str]], "subprocess.Popen[bytes]"]
+
+
+def test_node_one_is_not_node_ten(marked: Start, request: pytest.FixtureRequest) -> None:
+    run = name_of(request)
+    one = marked(run + ".1", ["sleep", "600"])
+    ten = marked(run + ".10", ["sleep", "600"])
+    wait_for(lambda: agent.family(f"PUMASI_GANG={run}.") == {one.pid, ten.pid}, "both processes")
+    assert agent.family(f"PUMASI_GANG={run}.1") == {one.pid}
+    assert agent.family(f"SI_GANG={run}.1") == set()
+
+
+def test_what_a_marked_process_has_started_belongs_to_it_without_a_mark(
+    marked: Start, request: pytest.FixtureRequest
+) -> None:
+    run = name_of(request)
+    shell = marked(run + ".0", ["sh", "-c", "env -i sleep 600 & echo $!; wait"])
+    assert shell.stdout is not None
+    child = int(shell.stdout.readline())
+    assert agent.family(f"PUMASI_GANG={run}.0") == {shell.pid, child}
+    assert agent.kill_family(f"PUMASI_GANG={run}.0") == set()
+    wait_for(lambda: not Path(f"/proc/{child}").exists(), "the end of the child")
+
+
+@pytest.mark.skipif(not agent.LINUX, reason="threads outlive the first one like this on Linux only")
+def test_a_process_whose_first_thread_has_ended_is_still_found(marked: Start, request: pytest.FixtureRequest) -> None:
+    run = name_of(request)
+    code = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "print('ready', flush=True)\n"
+        "ctypes.CDLL(None).syscall({'x86_64': 60}.get(__import__('platform').machine(), 93), 0)\n"
+    )
+    process = marked(run + ".0", ["sh", "-c", 'exec "$0" -c "$1" & wait', sys.executable, code])
+    assert process.stdout is not None
+    process.stdout.readline()
+
+    def half_dead() -> set[int]:
+        return {pid for pid in agent.family(f"PUMASI_GANG={run}.0") if state_of(pid) == "Z"}
+
+    (pid,) = wait_for(half_dead, "the first thread to end")
+    agent.kill_family(f"PUMASI_GANG={run}.0")
+    wait_for(lambda: not Path(f"/proc/{pid}/task").exists(), "the end of all threads")
+
+
+def state_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def test_a_kill_takes_nobody_elses_exit_code(request: pytest.FixtureRequest) -> None:
+    bystander = subprocess.Popen(["sh", "-c", "exit 3"])
+    os.waitid(os.P_PID, bystander.pid, os.WEXITED | os.WNOWAIT)
+    agent.kill_family(f"PUMASI_GANG={name_of(request)}.0")
+    assert bystander.wait() == 3
+
+
+def test_what_ps_prints_on_a_mac_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = b"""
+  10     1 Ss   /usr/bin/python train.py PUMASI_GANG=run.0.n.1 HOME=/x
+  11     1 S    /usr/bin/python train.py HOME=/x PUMASI_GANG=run.0.n.10
+  12    10 S    sleep 600 HOME=/x
+  13     1 Z    (python) PUMASI_GANG=run.0.n.1
+"""
+    done = subprocess.CompletedProcess([], 0, listing)
+    monkeypatch.setattr(agent, "LINUX", False)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    assert agent.family("PUMASI_GANG=run.0.n.1") == {10, 12}
+    assert agent.family("PUMASI_GANG=run.0.n.") == {10, 11, 12}
+
+
+# ---- who is blamed
+
+
+class FakeAgent:
+    """What a hub sees of its agent: a clock that stands still until it is moved, and somebody to talk to."""
+
+    def __init__(self, nodes: int = 2, **config: Any) -> None:
+        names = [f"node-{number}" for number in range(nodes)]
+        self.config = {"nodes": nodes, "names": names, "deciders": [0, 1], "start_timeout": 60, "silence": 30, **config}
+        self.config = {"grace": 15, "launcher": None, "hostfile": None, **self.config}
+        self.timers: list[tuple[float, Callable[[], object]]] = []
+        self.now = 0.0
+        self.output = self
+        self.words: list[dict[str, Any]] = []
+
+    def after(self, seconds: float, callback: Callable[[], object]) -> None:
+        self.timers.append((self.now + seconds, callback))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        while due := [timer for timer in self.timers if timer[0] <= self.now]:
+            self.timers.remove(due[0])
+            due[0][1]()
+
+    def say(self, **words: Any) -> None:
+        self.words.append(words)
+
+
+class Bench:
+    """A hub whose members do what the test says."""
+
+    def __init__(self, nodes: int = 2, **config: Any) -> None:
+        self.agent = FakeAgent(nodes, **config)
+        self.hub = agent.Hub(self.agent)  # type: ignore[arg-type]
+        self.told: dict[int, list[dict[str, Any]]] = {node: [] for node in range(nodes)}
+        for node in range(nodes):
+            self.hub.join(node, agent.Near(self.told[node].append))
+
+    def exit(self, rank: int, node: int = 0, **facts: Any) -> None:
+        usual = {"t": "exit", "rank": rank, "cause": "exit", "code": 1, "signal": None, "error": None, "tail": []}
+        self.hub.handle(node, {**usual, **facts})
+        self.agent.pass_time(0)
+
+    def done(self, rank: int, node: int = 0) -> None:
+        self.exit(rank, node, cause="done", code=0)
+
+    def mpirun_ends(self, **facts: Any) -> None:
+        usual = {"t": "launcher", "rank": 0, "cause": "done", "code": 0, "signal": None, "error": None, "tail": []}
+        self.hub.handle(0, {**usual, **facts})
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        assert self.hub.outcome is not None
+        return self.hub.outcome
+
+    def orders(self, node: int) -> list[str]:
+        return [message["t"] for message in self.told[node]]
+
+
+def test_nobody_starts_before_everybody_is_there() -> None:
+    bench = Bench()
+    bench.hub.handle(0, {"t": "here", "address": "10.0.0.1", "ports": {"0": 1}})
+    assert bench.orders(0) == []
+    bench.hub.handle(1, {"t": "here", "address": "10.0.0.2", "ports": {"1": 2}})
+    assert bench.orders(0) == bench.orders(1) == ["go"]
+
+
+def test_a_gang_that_is_not_whole_in_time_ends_and_names_who_is_missing() -> None:
+    bench = Bench(3)
+    bench.hub.handle(0, {"t": "here", "address": "10.0.0.1", "ports": {}})
+    bench.agent.pass_time(60)
+    assert bench.outcome == {"cause": "absent", "nodes": ["node-1", "node-2"]}
+    assert bench.orders(0) == ["end"]
+
+
+def test_who_comes_when_all_is_decided_is_sent_home() -> None:
+    bench = Bench(3)
+    bench.agent.pass_time(60)
+    late: list[dict[str, Any]] = []
+    bench.hub.join(2, agent.Near(late.append))
+    assert [message["t"] for message in late] == ["end"]
+
+
+def test_a_member_that_called_twice_counts_once() -> None:
+    bench = Bench()
+    first = bench.hub.links[1]
+    bench.hub.join(1, agent.Near(lambda _: None))
+    assert first.closed
+    assert bench.hub.outcome is None
+
+
+def test_a_member_that_is_lost_before_it_arrived_may_call_again_but_not_after() -> None:
+    bench = Bench()
+    bench.hub.lost(1)
+    assert bench.hub.outcome is None
+    bench.hub.join(1, agent.Near(lambda _: None))
+    bench.hub.handle(1, {"t": "here", "address": "10.0.0.2", "ports": {}})
+    bench.hub.lost(1)
+    assert (bench.outcome["cause"], bench.outcome["node"]) == ("silent", 1)
+
+
+def test_the_gang_is_done_when_all_that_decide_are() -> None:
+    bench = Bench(deciders=[0, 1])
+    bench.done(0)
+    assert bench.hub.outcome is None
+    bench.done(1, node=1)
+    assert bench.outcome == {"cause": "done"}
+
+
+def test_a_parameter_server_decides_nothing_but_its_failure_counts() -> None:
+    bench = Bench(deciders=[0])
+    bench.done(1)
+    bench.done(2)
+    assert bench.hub.outcome is None
+    bench.exit(3, code=2)
+    assert (bench.outcome["rank"], bench.outcome["code"]) == (3, 2)
+
+
+def test_a_server_that_outlives_those_who_decide_is_ended() -> None:
+    bench = Bench(deciders=[0])
+    bench.done(0)
+    assert bench.outcome == {"cause": "done"}
+    assert bench.orders(1) == ["end"]
+
+
+def test_the_first_failure_is_told_at_once() -> None:
+    bench = Bench()
+    bench.exit(1, code=3, tail=["ValueError: no"])
+    bench.exit(0, signal="SIGTERM", code=None)
+    assert (bench.outcome["rank"], bench.outcome["code"], bench.outcome["tail"]) == (1, 3, ["ValueError: no"])
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        {"tail": ["RuntimeError: Connection closed by peer [127.0.0.1]:5"]},
+        {"tail": ["UNAVAILABLE: Socket closed"]},
+        {"cause": "signal", "code": None, "signal": "SIGABRT"},
+        {"cause": "signal", "code": None, "signal": "SIGTERM"},
+    ],
+)
+def test_an_echo_that_comes_first_waits_for_its_cause(echo: dict[str, Any]) -> None:
+    bench = Bench()
+    bench.exit(0, **echo)
+    assert bench.hub.outcome is None
+    bench.exit(1, code=9)
+    assert bench.outcome["rank"] == 1
+
+
+def test_an_echo_without_a_cause_is_told_after_a_moment() -> None:
+    bench = Bench()
+    bench.exit(1, tail=["Connection reset by peer"])
+    bench.exit(0, tail=["Broken pipe"])
+    bench.agent.pass_time(agent.SETTLE)
+    assert bench.outcome["rank"] == 1
+
+
+@pytest.mark.parametrize(("cause", "signal"), [("signal", "SIGKILL"), ("oom", "SIGKILL")])
+def test_a_killed_rank_is_no_echo_whatever_it_said_before(cause: str, signal: str) -> None:
+    bench = Bench()
+    bench.exit(1, cause=cause, signal=signal, code=None, tail=["connection reset, trying again"])
+    assert bench.outcome["rank"] == 1
+
+
+def test_under_mpi_those_that_mpirun_kills_are_not_to_blame() -> None:
+    bench = Bench(hostfile="x", launcher=["mpirun"])
+    bench.exit(0, cause="signal", signal="SIGKILL", code=None)
+    bench.exit(1, code=5)
+    assert bench.outcome["rank"] == 1
+
+
+def test_mpirun_gets_time_to_tidy_up_after_its_ranks_but_not_for_ever() -> None:
+    bench = Bench(hostfile="x", launcher=["mpirun"])
+    bench.done(0)
+    bench.done(1)
+    assert bench.hub.outcome is None
+    bench.mpirun_ends()
+    bench.agent.pass_time(0)
+    assert bench.outcome == {"cause": "done"}
+    patient = Bench(hostfile="x", launcher=["mpirun"])
+    patient.done(0)
+    patient.done(1)
+    patient.agent.pass_time(agent.HARD)
+    assert patient.outcome == {"cause": "done"}
+
+
+def test_a_rank_knows_more_about_its_failure_than_mpirun() -> None:
+    bench = Bench(hostfile="x", launcher=["mpirun"])
+    bench.mpirun_ends(cause="exit", code=14)
+    bench.exit(1, code=5)
+    assert (bench.outcome["rank"], bench.outcome["code"]) == (1, 5)
+
+
+def test_a_failure_of_mpirun_alone_is_told() -> None:
+    bench = Bench(hostfile="x", launcher=["mpirun"])
+    bench.mpirun_ends(cause="exit", code=205, tail=["no daemon"])
+    bench.agent.pass_time(agent.SETTLE)
+    assert (bench.outcome["code"], bench.outcome["tail"]) == (205, ["no daemon"])
+
+
+def test_mpirun_is_not_believed_when_a_rank_has_vanished() -> None:
+    bench = Bench(hostfile="x", launcher=["mpirun"])
+    bench.done(0)
+    bench.mpirun_ends()
+    bench.agent.pass_time(agent.SETTLE)
+    assert (bench.outcome["cause"], bench.outcome["rank"]) == ("vanished", 1)
+
+
+def test_the_end_is_told_when_all_members_are_gone_or_time_is_up() -> None:
+    bench = Bench()
+    bench.hub.handle(0, {"t": "stop", "cause": "stopped", "grace": 5})
+    bench.hub.handle(0, {"t": "ended"})
+    assert not bench.hub.over
+    bench.agent.pass_time(5 + 2 * agent.HARD)
+    assert bench.told[1][-1] == {"t": "over", "outcome": {"cause": "stopped", "node": 0}}
+
+
+def test_a_second_stop_without_grace_kills() -> None:
+    bench = Bench()
+    bench.hub.handle(0, {"t": "stop", "cause": "stopped", "grace": 500})
+    bench.hub.handle(0, {"t": "stop", "cause": "stopped", "grace": 0})
+    assert bench.orders(1) == ["end", "kill"]
+
+
+# ---- links
+
+
+def test_a_message_larger_than_what_the_network_takes_at_once_arrives_whole() -> None:
+    with selectors.DefaultSelector() as selector:
+        here, there = socket.socketpair()
+        got: list[dict[str, Any]] = []
+        sender = agent.Link(here, selector, lambda: None)
+        receiver = agent.Link(there, selector, lambda: got.extend(receiver.receive()))
+        sender.send(text="x" * 5_000_000)
+        deadline = time.monotonic() + 60
+        while not got and time.monotonic() < deadline:
+            for key, _ in selector.select(1):
+                key.data()
+        assert [len(message["text"]) for message in got] == [5_000_000]
+        assert selector.get_key(here).events == selectors.EVENT_READ
+        sender.close()
+        receiver.close()
+        receiver.wake()
+
+
+@pytest.mark.parametrize("line", [b"[1]", b"7", b"null", b"{", b"\xff\xfe", b"[" * 50_000])
+def test_what_is_no_message_closes_the_link_and_nothing_else(line: bytes) -> None:
+    with selectors.DefaultSelector() as selector:
+        here, there = socket.socketpair()
+        link = agent.Link(here, selector, lambda: None)
+        there.sendall(line + b"\n")
+        assert link.receive() == []
+        assert link.closed
+        link.close()
+        there.close()
+
+
+# ---- what else the agent offers and knows
+
+
+@pytest.fixture
+def key_store() -> int:
+    listener = socket.socket()
+    listener.bind(("", 0))
+    listener.listen()
+    threading.Thread(target=agent.serve_keys, args=(listener, {"127.0.0.1"}), daemon=True).start()
+    return int(listener.getsockname()[1])
+
+
+def ask(port: int, method: str, path: str, body: bytes | None = None, source: str = "127.0.0.1") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30, source_address=(source, 0))
+    try:
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_horovods_store_keeps_what_it_is_given(key_store: int) -> None:
+    assert ask(key_store, "GET", "/global/0")[0] == 404
+    assert ask(key_store, "PUT", "/global/0", b"\0value")[0] == 200
+    assert ask(key_store, "GET", "/global/0") == (200, b"\0value")
+    assert ask(key_store, "DELETE", "/global/0")[0] == 200
+    assert ask(key_store, "GET", "/global/0")[0] == 404
+
+
+@pytest.mark.skipif(not agent.LINUX, reason="only Linux has more than one loopback address")
+def test_horovods_store_does_not_answer_strangers(key_store: int) -> None:
+    ask(key_store, "PUT", "/global/0", b"value")
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        ask(key_store, "GET", "/global/0", source="127.0.0.99")
+    assert ask(key_store, "GET", "/global/0") == (200, b"value")
+
+
+def test_ports_that_are_held_are_free_different_and_nobody_elses() -> None:
+    first, second = agent.free_ports(40), agent.free_ports(40)
+    ports = [sock.getsockname()[1] for sock in first + second]
+    for sock in first + second:
+        sock.close()
+    assert len(set(ports)) == 80
+    assert all(port in agent.PORTS for port in ports)
+
+
+def test_too_few_free_ports_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "PORTS", range(20000, 20003))
+    with pytest.raises(OSError, match="no 4 free ones between 20000 and 20003"):
+        agent.free_ports(4)
+
+
+@pytest.fixture
+def small_agent(tmp_path: Path) -> Iterator[agent.Agent]:
+    """An agent that is not run; its output goes nowhere."""
+    config = {"node": 0, "gang": "g", "dir": str(tmp_path), "grace": 1, "silence": 1}
+    saved, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    made = agent.Agent(config, None)
+    yield made
+    os.dup2(saved, 1)
+    os.close(saved)
+    os.close(nowhere)
+    made.selector.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "killed_for_memory", "cause", "code", "signal"),
+    [
+        (0, False, "done", 0, None),
+        (7 << 8, False, "exit", 7, None),
+        (9, False, "signal", None, "SIGKILL"),
+        (9, True, "oom", None, "SIGKILL"),
+        (137 << 8, True, "oom", 137, None),
+        (1 << 8, True, "exit", 1, None),
+        (11 | 128, False, "signal", None, "SIGSEGV"),
+        (40, False, "signal", None, "signal 40"),
+    ],
+)
+def test_exit_codes_and_signals_are_kept(
+    small_agent: agent.Agent,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    killed_for_memory: bool,
+    cause: str,
+    code: int | None,
+    signal: str | None,
+) -> None:
+    small_agent.oom_before = 4
+    monkeypatch.setattr(agent, "oom_kills", lambda: 5 if killed_for_memory else 4)
+    facts = small_agent.exit_facts(agent.Voice(2), status)
+    assert (facts["cause"], facts["code"], facts["signal"]) == (cause, code, signal)
+
+
+def test_an_agent_that_waits_for_the_last_processes_looks_for_them_in_one_place_only(
+    small_agent: agent.Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every rank that ends makes it look; the looks must not each go on by themselves."""
+    monkeypatch.setattr(agent, "family", lambda *_: {1})
+    monkeypatch.setattr(agent, "reap_all", dict)
+    for _ in range(40):
+        small_agent.check_gone()
+    assert len(small_agent.timers) == 1
+    assert not small_agent.gone
+
+
+def test_only_placeholders_are_filled(small_agent: agent.Agent) -> None:
+    small_agent.values = {"host": {"0": "10.0.0.1"}, "port": {"0": 20001, "torch": 20002}, "file": {"rsh": "/d/rsh"}}
+    text = "{host:0}:{port:0} {port:torch} {file:rsh} {host:9} {x:0} {} {port:A}"
+    assert small_agent.fill(text) == "10.0.0.1:20001 20002 /d/rsh {host:9} {x:0} {} {port:A}"
+
+
+def test_peers_are_kept_from_a_proxy_only_where_there_is_one(
+    small_agent: agent.Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    env = {"no_proxy": "10.0.0.1"}
+    small_agent.add_proxies(env)
+    assert env == {}
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", "localhost")
+    env = {"no_proxy": "10.0.0.1"}
+    small_agent.add_proxies(env)
+    assert env == {"no_proxy": "localhost,10.0.0.1"}
+
+
+def test_files_with_environments_are_for_nobody_else_to_read(tmp_path: Path) -> None:
+    agent.write_file(str(tmp_path / "deep" / "0.json"), json.dumps({"TOKEN": "secret"}))
+    assert (tmp_path / "deep" / "0.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_agent_is_one_file_that_python_3_8_can_read_and_needs_the_standard_library_only() -> None:
+    tree = ast.parse(Path(agent.__file__).read_text(), feature_version=(3, 8))
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in names} <= set(sys.stdlib_module_names)
