@@ -27,7 +27,7 @@ def reconcile(store: Store) -> None:
     """Close the records of runs whose manager died, and end whatever it may have left."""
     for record in store.runs():
         if record.ended is None and _is_orphan(store, record):
-            _bury(store, record, "lost", 3, "Its manager was killed.")
+            _bury(store, record, "lost", 3, "Its manager died.")
 
 
 def _is_orphan(store: Store, record: RunRecord) -> bool:
@@ -41,7 +41,9 @@ def _bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason:
     kill_family(f"PUMASI_GANG={record.id}.")
     shutil.rmtree(store.folder(record.id) / "tmp", ignore_errors=True)
     now = time.time()
-    hint = f"What it printed: pumasi logs {record.id}"
+    errors = store.folder(record.id) / "manager.err"
+    said = errors.exists() and errors.stat().st_size
+    hint = f"What the manager said is in {errors}." if said else f"What it printed: pumasi logs {record.id}"
     outcome: dict[str, object] = {"verdict": verdict, "reason": reason, "hint": hint}
     store.update_run(record.id, state=verdict, ended=now, outcome=outcome, exit_code=exit_code)
     store.add_event(record.id, now, "finished", outcome)
