@@ -185,13 +185,14 @@ def make(environment: Environment, installer: Installer) -> None:
 
 
 def horovod_wheel(environment: Environment) -> Path:
-    """Horovod publishes no wheels and takes minutes to build: the wheel is kept outside the checkout, by its pins."""
-    version = subprocess.check_output([str(environment.python), "-c", "import sys; print(*sys.version_info[:2])"])
-    shelf = CACHE / "wheels" / f"{stamp_of(environment)[:16]}-{version.decode().strip().replace(' ', '.')}"
+    """Horovod publishes no wheels and takes minutes to build: its wheel is kept outside the checkout, by what it fits."""
+    versions = "import sys, importlib.metadata as m; print(m.version('tensorflow-cpu'), *sys.version_info[:2], sep='-')"
+    fits = subprocess.check_output([str(environment.python), "-c", versions], text=True).strip()
+    shelf = CACHE / "wheels" / f"{HOROVOD}-tensorflow-{fits}"
     for wheel in shelf.glob("horovod-*.whl"):
         return wheel
     say("building Horovod: takes about four minutes, once …")
-    building = shelf.with_suffix(f".{os.getpid()}")
+    building = shelf.with_name(f"{shelf.name}.{os.getpid()}")
     pip = (str(environment.python), "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps")
     try:
         call(*pip, "--wheel-dir", str(building), HOROVOD, environ=HOROVOD_BUILD)
