@@ -124,4 +124,4 @@ def told(setting: Setting, measured: Sequence[Case]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100))
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 50))
