@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -13,8 +12,11 @@ from typing import TYPE_CHECKING
 from pumasi.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pumasi.core.frames import Frame
     from pumasi.recorder import View
-    from pumasi.store import RunRecord, Store
+    from pumasi.store import EventRow, RunRecord, Store
 
 POLL = 0.1
 YOUTH = 30.0
@@ -25,8 +27,8 @@ MARGIN = 30.0
 
 def reconcile(store: Store) -> None:
     """Close the records of runs whose manager died, and end whatever it may have left."""
-    for record in store.runs():
-        if record.ended is None and _is_orphan(store, record):
+    for record in store.unfinished():
+        if _is_orphan(store, record):
             _bury(store, record, "lost", 3, "Its manager died.")
 
 
@@ -36,6 +38,8 @@ def _is_orphan(store: Store, record: RunRecord) -> bool:
 
 
 def _bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason: str) -> None:
+    import shutil
+
     from pumasi.agent.agent import kill_family
 
     kill_family(f"PUMASI_GANG={record.id}.")
@@ -102,19 +106,33 @@ def delete(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str]
 
 
 def follow(store: Store, run_id: str, view: View, *, pause: Callable[[float], None] = time.sleep) -> RunRecord:
-    """Show the run from its beginning, and go on until it has ended. `pause` may raise to leave."""
+    """Show the run from its beginning, and go on until it has ended. Events and output come in the order in which they
+    happened. `pause` may raise to leave."""
     from pumasi.core.measuring import FrameParser
 
     log, parser, seen = store.follow_log(run_id), FrameParser(), 0
+    events: list[EventRow] = []
+
+    def show(frames: Sequence[Frame]) -> None:
+        view.output(frames)
+        for rank, reading in parser.readings(frames):
+            view.reading(rank, reading)
+
     while True:
         record = store.run(run_id)
-        for event in store.events(run_id, after=seen):
-            seen = event.seq
-            view.event(event.at, event.kind, event.data)
+        events += store.events(run_id, after=seen)
+        seen = events[-1].seq if events else seen
         while frames := log.read():
-            view.output(frames)
-            for rank, reading in parser.readings(frames):
-                view.reading(rank, reading)
+            while events and events[0].at * 1000 <= frames[-1].ms:
+                event = events.pop(0)
+                earlier = [frame for frame in frames if frame.ms < event.at * 1000]
+                show(earlier)
+                view.event(event.at, event.kind, event.data)
+                frames = frames[len(earlier) :]
+            show(frames)
+        for event in events:
+            view.event(event.at, event.kind, event.data)
+        events.clear()
         if record.ended is not None:
             return record
         if _is_orphan(store, record):

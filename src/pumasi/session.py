@@ -7,6 +7,7 @@ background   started by `pumasi run -d` and by the Python API; SIGTERM stops the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -176,6 +177,7 @@ class Session:
         loop = asyncio.get_running_loop()
         loop.remove_reader(sys.stdin.fileno())
         answer = os.read(sys.stdin.fileno(), 256).strip().lower()
+        self._recorder.view.ask("")
         self._interrupts = 0
         if answer.startswith(b"s"):
             self._manager.stop()
@@ -192,9 +194,8 @@ class Session:
     def _leave(self) -> None:
         """Go on in a child, and end the process that the terminal waits for. The agents do not notice: their lifelines
         are open in the child too."""
-        view = self._recorder.view
-        view.event(time.time(), "left", {"run": self._record.id})
-        view.close()
+        self._recorder.view.event(time.time(), "left", {"run": self._record.id})
+        self._recorder.view.close()
         loop = asyncio.get_running_loop()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the end of a session's first process hangs up on the others
         self._store.close()  # SQLite must not be open across a fork: the child would think that it holds locks
@@ -211,6 +212,8 @@ class Session:
     def _go_dark(self) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._terminal = False
+        with contextlib.suppress(OSError):
+            self._recorder.view.close()
         self._recorder.view = Unwatched()
         nowhere = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from tests.harness import Workplace, wait_for
 
@@ -34,8 +35,7 @@ def test_a_killed_rank_ends_the_gang_as_lost_and_is_named(workplace: Workplace) 
 
 
 def environ_of(pid: int) -> bytes:
-    with open(f"/proc/{pid}/environ", "rb") as file:
-        return file.read()
+    return Path(f"/proc/{pid}/environ").read_bytes()
 
 
 def test_a_killed_agent_ends_its_ranks_and_the_run_is_lost(workplace: Workplace) -> None:

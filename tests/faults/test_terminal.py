@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -30,18 +30,17 @@ class Terminal:
             os.execve(PUMASI, [PUMASI, *words], {**workplace.environ, "TERM": "xterm", "COLUMNS": "100"})
         self.pid = pid
         self.shown = b""
+        self.leaving = threading.Event()
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
     def _read(self) -> None:
-        while True:
-            try:
-                data = os.read(self.fd, 65536)
-            except OSError:
-                return
-            if not data:
-                return
-            self.shown += data
+        while not self.leaving.is_set():
+            if select.select([self.fd], [], [], 0.05)[0]:
+                try:
+                    self.shown += os.read(self.fd, 65536)
+                except OSError:
+                    return
 
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
@@ -58,16 +57,19 @@ class Terminal:
         return os.waitstatus_to_exitcode(status)
 
     def hang_up(self) -> None:
+        """The reader first: a terminal that somebody reads from does not go away."""
+        self.leaving.set()
+        self.reader.join()
         os.close(self.fd)
 
 
 @pytest.fixture
-def sleeping(workplace: Workplace) -> Iterator[Terminal]:
+def sleeping(workplace: Workplace) -> Terminal:
     workplace.script(SLEEPER)
     terminal = Terminal(workplace, "run", "train.py")
     terminal.wait_for("ready")
     wait_for(lambda: workplace.last()["state"] == "running", "the run")
-    yield terminal
+    return terminal
 
 
 def test_an_interrupt_asks_and_s_stops(sleeping: Terminal) -> None:

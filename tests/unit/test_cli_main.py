@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 def pumasi(*words: str, home: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pumasi.cli", *words],
+        [sys.executable, "-m", "pumasi", *words],
         capture_output=True,
         text=True,
         timeout=60,
@@ -100,7 +100,7 @@ def test_what_makes_no_sense_is_a_sentence_and_exit_code_2(
 def test_a_reader_that_has_seen_enough_is_no_mistake(tmp_path: Path) -> None:
     environ = {**os.environ, "PUMASI_HOME": str(tmp_path)}
     with subprocess.Popen(
-        [sys.executable, "-m", "pumasi.cli", "--help"],
+        [sys.executable, "-m", "pumasi", "--help"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environ,
@@ -116,7 +116,7 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(tmp_path: Path) -> None:
 def test_a_full_disk_under_stdout_is_a_sentence_and_exit_code_7(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         answer = subprocess.run(
-            [sys.executable, "-m", "pumasi.cli", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-m", "pumasi", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert answer.returncode == 7
     assert answer.stderr == "pumasi: This machine stands in the way: No space left on device.\n"

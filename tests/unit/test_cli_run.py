@@ -22,7 +22,7 @@ from pumasi.cli.parsing import parse
 from pumasi.cli.run import VERB, flags_of
 from pumasi.errors import UsageError
 
-PUMASI = [sys.executable, "-m", "pumasi.cli"]
+PUMASI = [sys.executable, "-m", "pumasi"]
 TRAIN = """
 import sys
 for epoch in range(3):

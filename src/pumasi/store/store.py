@@ -102,6 +102,10 @@ class Store:
         )
         return [unpack_run(row) for row in rows]
 
+    def unfinished(self) -> list[RunRecord]:
+        rows = self._db.read(f"SELECT {RUN_COLUMNS} FROM runs WHERE ended IS NULL")  # noqa: S608
+        return [unpack_run(row) for row in rows]
+
     def find(self, prefix: str | None) -> RunRecord:
         """The run with that id, or the only one whose id begins like that; None: the last run made."""
         ids = [run_id for (run_id,) in self._db.read("SELECT id FROM runs ORDER BY number DESC")]

@@ -1,0 +1,5 @@
+import sys
+
+from pumasi.cli.main import main
+
+sys.exit(main())
