@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -13,14 +14,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from pumasi.agent import agent
 from pumasi.core.frames import Frame
-from tests.agents import AgentProcess, Stars, is_alive, making_stars
+from pumasi.core.spec import Spec
+from pumasi.pools.base import Order
+from pumasi.pools.local import LocalPool
+from pumasi.testing.pools import Witness
+from tests.agents import AgentProcess, Star, Stars, is_alive, making_stars
 from tests.harness import wait_for
 
 SLEEP = "echo ready; exec sleep 600"
@@ -83,7 +89,7 @@ def test_text_without_a_newline_is_shown_after_a_moment(stars: Stars) -> None:
 
 
 def test_ranks_wait_for_readers_that_do_not_read_while_the_star_goes_on(stars: Stars) -> None:
-    star = stars(TWO_NODES, "exec yes 'a line of some length that nobody reads for a while'", silence=1.0)
+    star = stars(TWO_NODES, "exec yes 'a line of some length that nobody reads for a while'", silence=2.0)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     for config in star.configs:
@@ -92,7 +98,7 @@ def test_ranks_wait_for_readers_that_do_not_read_while_the_star_goes_on(stars: S
     star.agents.update(enumerate(agents))
     wait_for(lambda: len(star.ranks()) == 2, "both ranks")
     ranks = star.ranks()
-    time.sleep(4)  # four times the silence after which a member counts as lost
+    time.sleep(6)  # three times the silence after which a member counts as lost
     assert star.ranks() == ranks
     assert all(memory_peak(each.pid) < 60_000_000 for each in agents)
     agents[0].stop(0)
@@ -451,6 +457,72 @@ def test_connections_that_only_wait_do_not_use_up_the_hub(stars: Stars) -> None:
         sock.close()
 
 
+# ---- the pool that looks after them
+
+
+def in_pool(star: Star, act: Callable[[Witness], Awaitable[None]]) -> Mapping[str, object]:
+    """How the pool tells that the gang ended, after `act` has done to it what it does."""
+
+    async def work() -> Mapping[str, object]:
+        pool = LocalPool(Spec(command=("x",)), stars_home(star), ())
+        witness = Witness()
+        await pool.launch(Order("main", 0, star.configs[0]["names"], star.configs), witness)
+        await act(witness)
+        facts = await witness.end()
+        await pool.close()
+        return facts
+
+    return asyncio.run(work())
+
+
+def stars_home(star: Star) -> Path:
+    return Path(star.configs[0]["cwd"])
+
+
+async def do_nothing(_: Witness) -> None:
+    pass
+
+
+def agent_of(star: Star, node: int) -> int:
+    marked = agent.family(f"PUMASI_GANG={star.configs[node]['gang']}")
+    return next(pid for pid in marked if b"agent.py" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+def test_the_pool_does_not_wait_for_a_frozen_agent_when_the_hub_has_said_how_it_ended(stars: Stars) -> None:
+    star = stars(TWO_NODES, SLEEP, silence=1.0, grace=1.0)
+
+    async def freeze(witness: Witness) -> None:
+        await witness.until(lambda: bool(witness.all("running")))
+        os.kill(agent_of(star, 1), signal.SIGSTOP)
+
+    assert in_pool(star, freeze)["cause"] == "silent"
+
+
+def test_the_pool_tells_why_an_agent_failed(stars: Stars) -> None:
+    star = stars({"a": 1}, SLEEP)
+    star.configs[0]["ranks"] = 7
+    facts = in_pool(star, do_nothing)
+    assert (facts["cause"], facts["node"]) == ("agent died", 0)
+    assert "TypeError: 'int' object is not iterable" in str(facts["tail"])
+
+
+def test_the_pool_ends_a_gang_of_which_one_agent_cannot_be_started(stars: Stars) -> None:
+    star = stars({"a": 1, "b": 1, "c": 2}, SLEEP)
+    Path(star.configs[1]["dir"]).parent.mkdir(parents=True)
+    Path(star.configs[1]["dir"]).touch()
+    facts = in_pool(star, do_nothing)
+    assert (facts["cause"], facts["node"]) == ("unstartable", 1)
+    assert "File exists" in str(facts["error"])
+
+
+def test_a_pool_that_cannot_start_anything_says_so_at_once(stars: Stars) -> None:
+    star = stars({"a": 1}, SLEEP)
+    Path(star.configs[0]["dir"]).parent.mkdir(parents=True)
+    Path(star.configs[0]["dir"]).touch()
+    with pytest.raises(OSError, match="File exists"):
+        in_pool(star, do_nothing)
+
+
 # ---- other Pythons
 
 
@@ -465,3 +537,147 @@ def test_other_pythons_run_the_agent_too(stars: Stars, version: str) -> None:
         outcome = each.ends()
         assert (outcome["rank"], outcome["code"]) == (2, 3)
         assert each.errors == b""
+
+
+# ---- MPI
+
+MPIRUN = """#!/bin/sh
+# Starts one rank a slot as mpirun does: by itself on the first host, through the rsh agent on the others.
+shift 6
+rank=0
+while read host slots; do
+    for slot in $(seq ${slots#slots=}); do
+        if [ $rank = 0 ]; then
+            OMPI_COMM_WORLD_RANK=$rank "$@" &
+        else
+            words="OMPI_COMM_WORLD_RANK=$rank $*"
+            $OMPI_MCA_plm_rsh_agent $host "(" test ! -r ./.profile "||" . "./.profile;" "$words" ")" &
+        fi
+        rank=$((rank + 1))
+    done
+done < $OMPI_MCA_orte_default_hostfile
+code=0
+for job in $(jobs -p); do wait $job || code=$?; done
+exit $code
+"""
+RANK = """
+echo rank $PUMASI_RANK of node $PUMASI_NODE
+ls /sys/class/net > net-$PUMASI_RANK
+"""
+
+
+@pytest.fixture
+def mpirun(tmp_path: Path) -> str:
+    path = tmp_path / "mpirun"
+    path.write_text(MPIRUN)
+    path.chmod(0o700)
+    return str(path)
+
+
+def rank_script(folder: Path, text: str) -> list[str]:
+    (folder / "rank.sh").write_text(text)
+    return ["/bin/sh", str(folder / "rank.sh")]
+
+
+def test_mpirun_reaches_the_other_nodes_through_their_agents(stars: Stars, mpirun: str, tmp_path: Path) -> None:
+    star = stars({"a": 1, "b": 2}, rank_script(tmp_path, RANK), framework="mpi", mpirun=mpirun)
+    hub, member = star.start_all()
+    assert hub.ends()["cause"] == "done"
+    assert member.ends()["cause"] == "done"
+    assert hub.output(0) == b"rank 0 of node a\n"
+    assert (member.output(1), member.output(2)) == (b"rank 1 of node b\n", b"rank 2 of node b\n")
+
+
+def test_a_rank_that_fails_under_mpirun_is_named(stars: Stars, mpirun: str, tmp_path: Path) -> None:
+    failing = rank_script(tmp_path, "[ $PUMASI_RANK = 2 ] && { echo no >&2; kill -SEGV $$; }; exec sleep 600")
+    star = stars({"a": 1, "b": 2}, failing, framework="mpi", mpirun=mpirun)
+    outcome = star.start_all()[0].ends()
+    assert (outcome["cause"], outcome["rank"], outcome["signal"]) == ("signal", 2, "SIGSEGV")
+    assert outcome["tail"] == ["no"]
+
+
+def test_an_mpirun_that_fails_by_itself_is_told_with_its_words(stars: Stars, tmp_path: Path, mpirun: str) -> None:
+    Path(mpirun).write_text("#!/bin/sh\necho no such option >&2\nexit 9\n")
+    outcome = stars({"a": 2}, ["true"], framework="mpi", mpirun=mpirun).start().ends()
+    assert (outcome["cause"], outcome["code"], outcome["tail"]) == ("exit", 9, ["no such option"])
+
+
+def test_a_launcher_of_the_users_has_what_it_runs_elsewhere_ended_with_its_rsh(stars: Stars, tmp_path: Path) -> None:
+    script = (
+        "rsh=$PUMASI_DIR/rsh; trap '' TERM\n"
+        "$rsh 127.0.0.9 true; echo code $?\n"
+        "$rsh 127.0.0.2 'echo said by it; exit 7' 2>&1; echo code $?\n"
+        "$rsh 127.0.0.2 'echo $$ > away; exec sleep 600' &\n"
+        "until [ -s away ]; do sleep 0.05; done; kill -9 $!\n"
+        "while kill -0 $(cat away); do sleep 0.05; done 2> /dev/null; echo gone\n"
+    )
+    star = stars(TWO_NODES, script, framework="mpi", launcher=True)
+    hub, member = star.start_all()
+    assert hub.ends()["cause"] == "done"
+    assert hub.output().decode().splitlines() == ["code 255", "said by it", "code 7", "gone"]
+    assert b"no agent of this gang is on 127.0.0.9" in hub.output(stderr=True)
+    assert member.ends()["cause"] == "done"
+
+
+class Machine(NamedTuple):
+    name: str
+    cable: str
+    address: str
+
+    @property
+    def prefix(self) -> list[str]:
+        return ["ip", "netns", "exec", self.name]
+
+
+@pytest.fixture
+def two_machines() -> Iterator[list[Machine]]:
+    """Two network namespaces with a cable between them."""
+    if shutil.which("ip") is None:
+        pytest.skip("there is no `ip` (iproute2) to make network namespaces with")
+    tag = f"{os.getpid() % 100000}{time.monotonic_ns() % 10000}"
+    machines = [Machine(f"pumasi-{tag}-{n}", f"pm{tag}-{n}", f"10.203.0.{n}") for n in (1, 2)]
+    try:
+        for machine in machines:
+            run_ip("netns", "add", machine.name)
+        run_ip("link", "add", machines[0].cable, "type", "veth", "peer", "name", machines[1].cable)
+        for name, cable, address in machines:
+            run_ip("link", "set", cable, "netns", name)
+            run_ip("-n", name, "addr", "add", f"{address}/24", "dev", cable)
+            run_ip("-n", name, "link", "set", cable, "up")
+            run_ip("-n", name, "link", "set", "lo", "up")
+        yield machines
+    finally:
+        for machine in machines:
+            subprocess.run(["ip", "netns", "delete", machine.name], stderr=subprocess.DEVNULL, check=False)
+
+
+def run_ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+@pytest.mark.root
+def test_mpirun_reaches_another_machine_without_ssh(
+    stars: Stars, two_machines: list[Machine], mpirun: str, tmp_path: Path
+) -> None:
+    addresses = [machine.address for machine in two_machines]
+    command = rank_script(tmp_path, RANK)
+    star = stars({"a": 1, "b": 2}, command, framework="mpi", mpirun=mpirun, addresses=addresses)
+    agents = [star.start(node, prefix=machine.prefix) for node, machine in enumerate(two_machines)]
+    for each in agents:
+        assert each.ends()["cause"] == "done"
+        assert each.errors == b""
+    assert agents[1].output(2) == b"rank 2 of node b\n"
+    for rank, machine in enumerate((two_machines[0], two_machines[1], two_machines[1])):
+        assert machine.cable in (tmp_path / f"net-{rank}").read_text().split()
+
+
+@pytest.mark.root
+def test_a_machine_that_falls_off_the_network_is_lost_and_ends_itself(
+    stars: Stars, two_machines: list[Machine]
+) -> None:
+    addresses = [machine.address for machine in two_machines]
+    star = stars(TWO_NODES, DEAF, silence=1.5, grace=0.5, addresses=addresses)
+    hub, member = (star.start(node, prefix=machine.prefix) for node, machine in enumerate(two_machines))
+    member.wait_for_output(b"ready", 1)
+    run_ip("-n", two_machines[1].name, "link", "set", two_machines[1].cable, "down")
+    assert (hub.ends()["cause"], member.ends()["cause"]) == ("silent", "hub lost")
