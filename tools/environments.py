@@ -185,7 +185,7 @@ def make(environment: Environment, installer: Installer) -> None:
 
 
 def horovod_wheel(environment: Environment) -> Path:
-    """Horovod publishes no wheels and takes minutes to build: its wheel is kept outside the checkout, by what it fits."""
+    """Horovod publishes no wheels and takes minutes to build: its wheel is kept outside the checkout."""
     versions = "import sys, importlib.metadata as m; print(m.version('tensorflow-cpu'), *sys.version_info[:2], sep='-')"
     fits = subprocess.check_output([str(environment.python), "-c", versions], text=True).strip()
     shelf = CACHE / "wheels" / f"{HOROVOD}-tensorflow-{fits}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks import reference
-from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_same_model, attempt, train
+from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_same_model, attempt, outcome, train
 from tests.harness import Workplace
 
 pytestmark = pytest.mark.big
@@ -69,3 +69,4 @@ def test_an_mpi4py_rank_that_raises_ends_the_run_though_the_others_would_wait_fo
     done = attempt(workplace, ours, *UNEQUAL, "--python", big_python, SGD, "--fail", **NODES_OF_ONE_NAME)
     assert done.returncode == 1
     assert "RuntimeError: rank 1 fails on purpose" in done.stderr
+    assert outcome(workplace)["rank"] == 1
