@@ -151,6 +151,7 @@ def test_last_words_come_before_the_news_of_the_end_and_a_daemon_that_talks_on_d
         ({"command": ["/etc"]}, "/etc: Permission denied"),
         ({"env": {"BIG": "x" * 200_000}}, "/bin/true: Argument list too long"),
         ({"env": {"NUL": "a\0b"}}, "/bin/true: embedded null byte"),
+        ({"command": ["/no/\udce9"]}, "/no/\\udce9: No such file or directory"),
     ],
 )
 def test_what_cannot_be_started_is_told(stars: Stars, change: dict[str, object], told: str) -> None:
@@ -299,6 +300,32 @@ def test_an_agent_that_fails_itself_leaves_nothing_behind_and_says_why(stars: St
     hub.readers[0].join(60)
     assert b"on_nonsense" in hub.errors
     assert not star.ranks()
+
+
+@pytest.fixture
+def small_memory() -> Iterator[list[str]]:
+    """A prefix for commands that puts them where there are 100 MB of memory and no more."""
+    old = Path("/sys/fs/cgroup/memory")
+    group = (old if old.is_dir() else old.parent) / f"pumasi-{os.getpid()}-{time.monotonic_ns()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if old.is_dir() else "memory.max")).write_text("100000000")
+    except OSError as error:
+        pytest.skip(f"there is no memory control group to be had here: {error}")
+    yield ["/bin/sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
+    wait_for(lambda: not (group / "cgroup.procs").read_text(), "the control group to be empty")
+    group.rmdir()
+
+
+@pytest.mark.root
+def test_a_rank_that_is_killed_for_its_memory_is_told_apart_from_one_that_somebody_killed(
+    stars: Stars, small_memory: list[str]
+) -> None:
+    greedy = [sys.executable, "-c", "import os; held = os.urandom(1 << 20) * 1000"]
+    outcome = stars.one(greedy, prefix=small_memory).ends()
+    assert (outcome["cause"], outcome["signal"]) == ("oom", "SIGKILL")
+    killed = stars.one("kill -9 $$", prefix=small_memory).ends()
+    assert (killed["cause"], killed["signal"]) == ("signal", "SIGKILL")
 
 
 # ---- the star

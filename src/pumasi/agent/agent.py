@@ -49,6 +49,8 @@ SETTLE = 1.5
 """Seconds that the hub waits for the cause when the first failure looks like the echo of another."""
 HARD = 5.0
 """Seconds that a killed process gets to disappear, and a member to say that it has."""
+LOOK = 0.2
+"""Seconds after which we look again for what is left. Our children tell when they end; theirs do not."""
 STRANGERS = 64
 """Connections that may be open, beyond one a node, without having shown that they know the secret."""
 PORTS = range(20000, 32000)
@@ -167,18 +169,19 @@ def reap_all() -> dict[int, int]:
 
 def oom_kills() -> int:
     """How many processes were killed for memory so far: in our control group, or, where that is not told, in all."""
-    with contextlib.suppress(OSError), open("/proc/self/cgroup", "rb") as file:
-        group = os.fsdecode(file.read().rpartition(b"0::/")[2].rstrip(b"\n"))
-        with open("/sys/fs/cgroup/%s/memory.events" % group, "rb") as events:
-            return _count(events.read())
-    with contextlib.suppress(OSError), open("/proc/vmstat", "rb") as file:
-        return _count(file.read())
+    groups = {}
+    with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            _, kinds, path = line.rstrip("\n").split(":", 2)
+            groups[kinds] = path
+    old = "/sys/fs/cgroup/memory%s/memory.oom_control" % groups.get("memory")
+    new = "/sys/fs/cgroup%s/memory.events" % groups.get("")
+    for path in (old, new, "/proc/vmstat"):
+        with contextlib.suppress(OSError), open(path, "rb") as counts:
+            found = re.search(rb"^oom_kill (\d+)", counts.read(), re.MULTILINE)
+            if found:
+                return int(found.group(1))
     return 0
-
-
-def _count(text: bytes) -> int:
-    found = re.search(rb"^oom_kill (\d+)", text, re.MULTILINE)
-    return int(found.group(1)) if found else 0
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
@@ -430,13 +433,14 @@ def proves(claim: object, *words: str) -> bool:
 
 def call_hub(address: tuple[str, int], secret: str, who: str, seconds: float) -> socket.socket:
     """Connect to the hub, show that we know the secret, and have it show the same."""
+    deadline = time.monotonic() + seconds
     sock = socket.create_connection(address, timeout=seconds)
     try:
-        nonce = read_words(sock).get("nonce")
+        nonce = read_words(sock, deadline).get("nonce")
         mine = os.urandom(16).hex()
         words = {"who": who, "nonce": mine, "proof": proof(secret, "member", who, nonce)}
         sock.sendall(json.dumps(words).encode() + b"\n")
-        if not proves(read_words(sock).get("proof"), secret, "hub", who, mine):
+        if not proves(read_words(sock, deadline).get("proof"), secret, "hub", who, mine):
             raise ConnectionRefusedError("the hub does not know the secret of this run")
     except BaseException:
         sock.close()
@@ -444,10 +448,11 @@ def call_hub(address: tuple[str, int], secret: str, who: str, seconds: float) ->
     return sock
 
 
-def read_words(sock: socket.socket) -> Message:
+def read_words(sock: socket.socket, deadline: float) -> Message:
     """One JSON line, and not a byte more: what follows belongs to the link."""
     line = b""
     while not line.endswith(b"\n"):
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
         byte = sock.recv(1)
         if not byte or len(line) > PIECE:
             raise ConnectionResetError("the hub closed the connection")
@@ -1049,6 +1054,8 @@ class Agent:
     def refuse(self, voice: Voice, error: Exception, what: str) -> None:
         """What can't be started ends the gang like a rank that fails."""
         reason = "%s: %s" % (getattr(error, "filename", None) or what, getattr(error, "strerror", None) or error)
+        # A file's name need not be text, but a sentence has to be.
+        reason = reason.encode("utf-8", "backslashreplace").decode()
         self.up.send(t="exit", **self.exit_facts(voice, error=reason))
 
     def release_ports(self, hosts: set[str]) -> None:
@@ -1317,7 +1324,7 @@ class Agent:
         if (left or self.living()) and not (self.give_up and time.monotonic() > self.give_up):
             if not self.looking:
                 self.looking = True
-                self.after(0.05, self.look_again)
+                self.after(LOOK, self.look_again)
             return left
         self.gone = True
         if not self.up.closed:
