@@ -66,7 +66,7 @@ class Workplace:
             process.kill()
             process.communicate()
             raise
-        assert not OUR_TRACEBACK.search(err), err
+        assert not OUR_TRACEBACK.search(err or ""), err
         return subprocess.CompletedProcess(process.args, process.returncode, out or "", err or "")
 
     def runs(self) -> list[dict[str, Any]]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import time
+from pathlib import Path
+
+import pytest
 
 from tests.harness import Workplace
 
@@ -116,3 +120,42 @@ def test_a_reader_that_stalls_slows_the_script_but_not_the_star(workplace: Workp
     assert process.wait(120) == 0
     assert first
     assert lines == 800_000
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_reader_that_goes_away_changes_neither_the_run_nor_its_exit_code(workplace: Workplace, code: int) -> None:
+    workplace.script(f"""
+        import time
+        while not __import__("os").path.exists("gone"):
+            time.sleep(0.01)
+        print("trained", flush=True)
+        open("saved", "w").close()
+        raise SystemExit({code})
+    """)
+    process = workplace.start("run", "train.py", env={"PYTHONUNBUFFERED": ""})
+    assert process.stdout is not None
+    process.stdout.close()
+    (workplace.folder / "gone").touch()
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    assert (workplace.folder / "saved").exists()
+    assert "trained" in workplace.run("logs").stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_run_whose_output_finds_no_room_ends_with_its_own_exit_code(workplace: Workplace, stream: str) -> None:
+    workplace.script("print('trained')\nraise SystemExit(1)")
+    with Path("/dev/full").open("wb") as full:
+        done = workplace.run("run", "train.py", env={"PYTHONUNBUFFERED": ""}, **{stream: full})
+        assert done.returncode == 1
+        assert workplace.run("ps", env={"PYTHONUNBUFFERED": ""}, stdout=full).returncode == 7
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_stream_that_is_closed_is_no_trouble(workplace: Workplace, closed: int) -> None:
+    workplace.script("print('trained')")
+    done = workplace.run("run", "train.py", preexec_fn=lambda: os.close(closed))
+    assert done.returncode == 0, done.stderr
+    assert workplace.run("ps", preexec_fn=lambda: os.close(closed)).returncode == 0
+    assert workplace.run("logs").stdout == "trained\n"

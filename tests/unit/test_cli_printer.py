@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pytest
-
-from pumasi.cli.printer import HOLD, Patient, Printer
+from pumasi.cli.printer import HOLD, Printer
 from pumasi.core.frames import Frame, parse_frames
 
 MS = 1763240000123
@@ -117,18 +115,3 @@ def test_many_lines_are_written_at_once() -> None:
     screen = shown(list(parse_frames(chunk)))
     assert len(screen.writes) == 1
     assert screen.on("stdout").count(b"\n") == 1000
-
-
-def test_a_reader_that_goes_away_does_not_disturb_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def break_pipe(to_stderr: bool, data: bytes) -> None:
-        calls.append((to_stderr, data))
-        if not to_stderr:
-            raise BrokenPipeError
-
-    monkeypatch.setattr("pumasi.cli.printer.to_streams", break_pipe)
-    write = Patient()
-    for to_stderr in (False, False, True):
-        write(to_stderr, b"x")
-    assert calls == [(False, b"x"), (True, b"x")]

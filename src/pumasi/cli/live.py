@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pumasi.cli.board import Board, RankRow
 from pumasi.cli.output import STATE_COLOURS, is_colourful
-from pumasi.cli.printer import Patient, Printer
+from pumasi.cli.printer import Printer, to_streams_patiently
 from pumasi.cli.text import clean, clock, count, fit, notable
 from pumasi.cli.views import end_words, event_words
 
@@ -39,7 +39,6 @@ _FIRST_DRAW = 0.4
 class LiveView:
     def __init__(self, *, ranks: int, words: Sequence[str] | None = None) -> None:
         self.board = Board()
-        self._write = Patient()
         self._words = words
         self._printer = Printer(self._scroll, prefixed=ranks > 1, colour=is_colourful(sys.stdout))
         self._pending: list[bytes] = []
@@ -124,7 +123,7 @@ class LiveView:
         if self._pending or self._lines or self._drawn:
             erase = "\r" + (f"\x1b[{self._drawn - 1}A" if self._drawn > 1 else "") + "\x1b[J" if self._drawn else ""
             below = "\n".join(self._lines).encode(errors="replace")
-            self._write(False, b"".join((erase.encode(), *self._pending, below)))
+            to_streams_patiently(False, b"".join((erase.encode(), *self._pending, below)))
         self._pending.clear()
         self._pending_size = 0
         self._drawn = len(self._lines)

@@ -18,20 +18,39 @@ _MACHINE_ERRORS = frozenset(
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    _prepare_streams()
+    code = _run(sys.argv[1:] if words is None else words)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        from pumasi.cli.output import hush
+
+        hush(sys.stdout)
+    return code
+
+
+def _prepare_streams() -> None:
+    """A stream that is closed (`<&-`, some daemons) is opened, to nowhere: otherwise the next file would get its
+    number, and with it the words that are meant for the stream."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # A terminal that knows no Unicode is no reason to fail.
             stream.reconfigure(errors="replace")
+
+
+def _run(words: Sequence[str]) -> int:
     try:
-        code = _answer(sys.argv[1:] if words is None else words)
+        code = _answer(words)
         sys.stdout.flush()
     except PumasiError as error:
         return _tell(error)
     except KeyboardInterrupt:
         return _STOPPED
     except BrokenPipeError:
-        # Who reads has seen enough (`| head`). Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # Who reads has seen enough (`| head`).
         return 0
     except Exception as error:  # noqa: BLE001
         return _tell(_translated(error)) if _is_the_machines(error) else _confess(error)
@@ -143,8 +162,10 @@ def _write_report(error: Exception) -> str:
     for folder in (*_home(), tempfile.gettempdir()):
         path = os.path.join(folder, name)  # noqa: PTH118
         try:
-            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
-            with open(path, "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            os.makedirs(folder, 0o700, exist_ok=True)  # noqa: PTH103
+            # For the user's eyes only: the words of the command may hold secrets (--env TOKEN=…).
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(fd, "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
                 file.write(text)
         except OSError:
             continue

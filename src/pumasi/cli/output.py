@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any, TextIO
 
 _COLOURS = {"red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36, "bold": 1, "dim": 2}
@@ -43,10 +42,19 @@ def columns() -> int:
 def say(text: str, *more: str) -> None:
     """A line on stderr that says who speaks, and lines that belong to it."""
     head = paint("pumasi:", "bold", sys.stderr)
-    # Where nobody listens any more, nothing is lost by going on.
-    with suppress(OSError):
+    try:
         sys.stderr.write("\n".join([f"{head} {text}", *(f"  {line}" for line in more)]) + "\n")
         sys.stderr.flush()
+    except OSError:
+        # Where nobody listens any more, nothing is lost by going on.
+        hush(sys.stderr)
+
+
+def hush(stream: TextIO) -> None:
+    """For a stream that can't be written any more: what is left of it goes nowhere. Python would try it once more at
+    its end, and then take an exit code of its own."""
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def show(lines: Iterable[str]) -> None:

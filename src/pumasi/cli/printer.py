@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 
+from pumasi.cli.output import hush
 from pumasi.core.frames import (
     STDERR_LINE,
     STDERR_PIECE,
@@ -132,16 +133,10 @@ def to_streams(to_stderr: bool, data: bytes) -> None:
     stream.flush()
 
 
-class Patient:
-    """Writes to the streams until one can't be written any more (`| head`, a terminal that was closed), then no longer
-    to that one: a healthy run goes on, and its log is in the store."""
-
-    def __init__(self) -> None:
-        self._gone = {True: False, False: False}
-
-    def __call__(self, to_stderr: bool, data: bytes) -> None:
-        if not self._gone[to_stderr]:
-            try:
-                to_streams(to_stderr, data)
-            except OSError:
-                self._gone[to_stderr] = True
+def to_streams_patiently(to_stderr: bool, data: bytes) -> None:
+    """Until one can't be written any more (`| head`, a terminal that was closed), then no longer to that one: a healthy
+    run goes on, and its log is in the store."""
+    try:
+        to_streams(to_stderr, data)
+    except OSError:
+        hush(sys.stderr if to_stderr else sys.stdout)

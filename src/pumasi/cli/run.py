@@ -124,12 +124,12 @@ def _with_value(pair: str) -> str:
 
 
 def _run_here(spec: Spec, arguments: Arguments) -> int:
-    from pumasi.cli.printer import Patient
+    from pumasi.cli.printer import to_streams_patiently
     from pumasi.cli.views import choose_view
     from pumasi.session import run
 
     view = choose_view(
-        Patient(),
+        to_streams_patiently,
         ranks=size_of(spec.model_dump()),
         as_json=arguments.has("json"),
         quiet=arguments.has("quiet"),
