@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pumasi.errors import NotFound, UsageError
+from pumasi.errors import NotFound, SystemTrouble, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +26,19 @@ MARGIN = 30.0
 
 
 def reconcile(store: Store) -> None:
-    """Close the records of runs whose manager died, and end whatever it may have left."""
+    """Look after all runs. One that was deleted meanwhile, or whose end can't be written down (a full disk), must not
+    keep anybody from seeing the others, or from deleting one to have room again."""
     for record in store.unfinished():
-        if _is_orphan(store, record):
-            _bury(store, record, "lost", 3, "Its manager died.")
+        with suppress(NotFound, SystemTrouble):
+            look_after(store, record)
+
+
+def look_after(store: Store, record: RunRecord) -> bool:
+    """If its manager died: close the record of the run, and end whatever it may have left. Whether that was so."""
+    is_orphan = _is_orphan(store, record)
+    if is_orphan:
+        _bury(store, record, "lost", 3, "Its manager died.")
+    return is_orphan
 
 
 def _is_orphan(store: Store, record: RunRecord) -> bool:
@@ -49,8 +58,9 @@ def _bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason:
     said = errors.exists() and errors.stat().st_size
     hint = f"What the manager said is in {errors}." if said else f"What it printed: pumasi logs {record.id}"
     outcome: dict[str, object] = {"verdict": verdict, "reason": reason, "hint": hint}
-    store.update_run(record.id, state=verdict, ended=now, outcome=outcome, exit_code=exit_code)
+    # In this order: who sees that the run has ended finds the event that tells how.
     store.add_event(record.id, now, "finished", outcome)
+    store.update_run(record.id, state=verdict, ended=now, outcome=outcome, exit_code=exit_code)
 
 
 def wait(store: Store, run_id: str, timeout: float | None = None) -> RunRecord:
@@ -60,8 +70,7 @@ def wait(store: Store, run_id: str, timeout: float | None = None) -> RunRecord:
         record = store.run(run_id)
         if record.ended is not None:
             return record
-        if _is_orphan(store, record):
-            reconcile(store)
+        if look_after(store, record):
             continue
         if deadline is not None and time.monotonic() >= deadline:
             raise TimeoutError(f"{run_id} is still {record.state} after {timeout:g} s.")
@@ -70,9 +79,8 @@ def wait(store: Store, run_id: str, timeout: float | None = None) -> RunRecord:
 
 def stop(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], None]) -> RunRecord:
     """Ask the manager to stop the run, and see that it does; one that does not answer is killed with all it has."""
-    reconcile(store)
-    pid = store.manager_pid(record.id)
-    if record.ended is not None or pid is None:
+    pid = _await_manager(store, record.id)
+    if pid is None:
         return store.run(record.id)
     grace = 0.0 if force else float(str(record.spec.get("grace", 0.0)))
     tell(f"Stopping {record.id}" + (" at once." if force else f": its processes have {grace:g} s to end."))
@@ -87,6 +95,17 @@ def stop(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], 
     return store.run(record.id)
 
 
+def _await_manager(store: Store, run_id: str) -> int | None:
+    """The pid of the manager, which may have yet to take its lock; None when the run has ended."""
+    while (record := store.run(run_id)).ended is None:
+        pid = store.manager_pid(run_id)
+        if pid is not None:
+            return pid
+        look_after(store, record)
+        time.sleep(POLL)
+    return None
+
+
 def _kill_manager(store: Store, run_id: str) -> None:
     deadline = time.monotonic() + MARGIN
     while (pid := store.manager_pid(run_id)) is not None and time.monotonic() < deadline:
@@ -96,13 +115,20 @@ def _kill_manager(store: Store, run_id: str) -> None:
 
 
 def delete(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], None]) -> None:
-    reconcile(store)
-    if store.run(record.id).ended is None:
+    if store.run(record.id).ended is None and not _is_orphan(store, record):
         if not force:
             hint = f"Stop it first (pumasi stop {record.id}), or delete it with --force."
             raise UsageError(f"{record.id} is still {record.state}.", hint)
         stop(store, record, force=True, tell=tell)
+    _await_release(store, record.id)
     store.delete_run(record.id)
+
+
+def _await_release(store: Store, run_id: str) -> None:
+    """A manager lives on for a moment after it has written down the end."""
+    deadline = time.monotonic() + MARGIN
+    while store.manager_pid(run_id) is not None and time.monotonic() < deadline:
+        time.sleep(POLL)
 
 
 def follow(store: Store, run_id: str, view: View, *, pause: Callable[[float], None] = time.sleep) -> RunRecord:
@@ -135,13 +161,11 @@ def follow(store: Store, run_id: str, view: View, *, pause: Callable[[float], No
         events.clear()
         if record.ended is not None:
             return record
-        if _is_orphan(store, record):
-            reconcile(store)
+        look_after(store, record)
         pause(POLL)
 
 
 def find(store: Store, prefix: str | None) -> RunRecord:
     record = store.find(prefix)
-    with suppress(NotFound):
-        reconcile(store)
+    reconcile(store)
     return store.run(record.id)

@@ -76,10 +76,11 @@ class Manager:
     def _finish(self, outcome: Outcome) -> Outcome:
         now = time.time()
         told = {**asdict(outcome), "verdict": outcome.verdict.value}
+        # In this order: who sees that the run has ended finds the event that tells how.
+        self._recorder.event(now, "finished", **told)
         self._recorder.update(
             now, state=outcome.verdict.value, ended=now, outcome=told, exit_code=outcome.verdict.exit_code
         )
-        self._recorder.event(now, "finished", **told)
         return outcome
 
     # ---- actions

@@ -90,20 +90,20 @@ def _read(store: Store, run_id: str, ranks: Collection[int], wanted: dict[str, A
 
 
 def _follow(store: Store, run_id: str, ranks: Collection[int], wanted: dict[str, Any]) -> Iterator[list[Frame]]:
-    from pumasi.control import reconcile
+    from pumasi.control import look_after
 
     log = store.follow_log(run_id, **wanted)
     looked = time.monotonic()
     while True:
         # Before the reading: what an ended run wrote is all there.
-        over = store.run(run_id).ended is not None
+        record = store.run(run_id)
         while frames := log.read():
             yield [frame for frame in frames if frame.rank in ranks] if len(ranks) > 1 else frames
-        if over:
+        if record.ended is not None:
             return
         time.sleep(_POLL)
         if time.monotonic() - looked > _LOOK_AFTER:
-            reconcile(store)
+            look_after(store, record)
             looked = time.monotonic()
 
 
