@@ -17,7 +17,7 @@ from typing import Any
 
 PUMASI = str(Path(sys.executable).with_name("pumasi"))
 PATIENCE = 60.0
-OUR_TRACEBACK = re.compile(r'File ".*/pumasi/(?!agent/shim).*", line')
+OUR_TRACEBACK = re.compile(r'File ".*/src/pumasi/(?!agent/shim).*", line')
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
@@ -68,6 +68,12 @@ class Workplace:
             raise
         assert not OUR_TRACEBACK.search(err or ""), err
         return subprocess.CompletedProcess(process.args, process.returncode, out or "", err or "")
+
+    def run_bytes(self, *words: str) -> subprocess.CompletedProcess[bytes]:
+        command = [PUMASI, *words]
+        return subprocess.run(
+            command, env=self.environ, cwd=self.folder, capture_output=True, timeout=PATIENCE * 2, check=False
+        )
 
     def runs(self) -> list[dict[str, Any]]:
         return json.loads(self.run("ps", "--json").stdout)  # type: ignore[no-any-return]

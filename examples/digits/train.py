@@ -4,6 +4,7 @@ Nothing in here is about Pumasi.
 """
 
 import argparse
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ def load(seed):
 
 
 def init(key, sizes):
-    shapes = list(zip(sizes, sizes[1:], strict=False))
+    shapes = list(itertools.pairwise(sizes))
     keys = jax.random.split(key, len(shapes))
     return [(jax.random.normal(k, s) * np.sqrt(2 / s[0]), jnp.zeros(s[1])) for k, s in zip(keys, shapes, strict=True)]
 

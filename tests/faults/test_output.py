@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import os
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.harness import Workplace
-
-
-def run_bytes(workplace: Workplace, *words: str) -> subprocess.CompletedProcess[bytes]:
-    process = workplace.start(*words)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    out, err = process.stdout.buffer, process.stderr.buffer
-    stdout = out.read()
-    return subprocess.CompletedProcess(process.args, process.wait(120), stdout, err.read())
 
 
 def test_a_line_of_100_megabytes_arrives_whole(workplace: Workplace) -> None:
@@ -30,7 +21,7 @@ def test_a_line_of_100_megabytes_arrives_whole(workplace: Workplace) -> None:
         print()
         print("after")
     """)
-    done = run_bytes(workplace, "run", "train.py")
+    done = workplace.run_bytes("run", "train.py")
     assert done.returncode == 0
     expected = b"0123456789abcdef" * 65536 * 100 + b"\nafter\n"
     assert hashlib.sha256(done.stdout).digest() == hashlib.sha256(expected).digest()
@@ -41,9 +32,7 @@ def test_binary_rubbish_arrives_as_it_was_written(workplace: Workplace) -> None:
         import random, sys
         sys.stdout.buffer.write(random.Random(1).randbytes(300_000))
     """)
-    import random
-
-    done = run_bytes(workplace, "run", "train.py")
+    done = workplace.run_bytes("run", "train.py")
     assert done.returncode == 0
     assert done.stdout == random.Random(1).randbytes(300_000)
     assert workplace.run("logs").returncode == 0
@@ -58,7 +47,7 @@ def test_progress_bars_arrive_as_they_were_written(workplace: Workplace) -> None
         sys.stdout.write("windows\r\n")
         sys.stdout.write("no newline at the end")
     """)
-    done = run_bytes(workplace, "run", "train.py")
+    done = workplace.run_bytes("run", "train.py")
     bars = b"".join(b"\r%d/5 loss: 0.%d1" % (i, i) for i in range(5))
     assert done.stdout == bars + b"\nwindows\r\nno newline at the end"
     assert "loss" in workplace.run("metrics").stdout
@@ -70,7 +59,7 @@ def test_stdout_and_stderr_stay_apart(workplace: Workplace) -> None:
         print("to stdout")
         print("to stderr", file=sys.stderr)
     """)
-    done = run_bytes(workplace, "run", "--quiet", "train.py")
+    done = workplace.run_bytes("run", "--quiet", "train.py")
     assert (done.stdout, done.stderr) == (b"to stdout\n", b"to stderr\n")
 
 
