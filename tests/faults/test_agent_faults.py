@@ -88,6 +88,13 @@ def test_text_without_a_newline_is_shown_after_a_moment(stars: Stars) -> None:
     assert talker.ends()["cause"] == "stopped"
 
 
+def test_a_row_of_dots_is_seen_to_grow(stars: Stars) -> None:
+    talker = stars.one("while :; do printf .; sleep 0.05; done")
+    talker.wait_for_output(b"....")
+    talker.stop(0)
+    assert talker.ends()["cause"] == "stopped"
+
+
 def test_ranks_wait_for_readers_that_do_not_read_while_the_star_goes_on(stars: Stars) -> None:
     star = stars(TWO_NODES, "exec yes 'a line of some length that nobody reads for a while'", silence=2.0)
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -44,7 +44,8 @@ PIPE = 1 << 20
 TAIL = 8192
 TAIL_LINES = 20
 QUIET = 0.2
-"""Seconds after which text without a newline is passed on as it is."""
+"""Seconds after which text without a newline is passed on as it is, unless it grows; and then after AGE seconds."""
+AGE = 1.0
 SETTLE = 1.5
 """Seconds that the hub waits for the cause when the first failure looks like the echo of another."""
 HARD = 5.0
@@ -230,13 +231,14 @@ class Output:
 
 
 class Stream:
-    """One pipe of one rank, cut into frames. `rest` is the unfinished line, `heard` when it last grew."""
+    """One pipe of one rank, cut into frames. `rest` is the unfinished line; it began at `begun` and grew at `heard`."""
 
     def __init__(self, voice: Voice, fd: int, kinds: tuple[bytes, bytes, bytes]) -> None:
         self.voice = voice
         self.fd = fd
         self.line, self.piece, self.progress = kinds
         self.rest = b""
+        self.begun = 0.0
         self.heard = 0.0
         self.timed = False
         self.done = False
@@ -1178,16 +1180,19 @@ class Agent:
             self.unwatch(stream.fd)
             stream.close()
             return 0
-        self.output.write(stream.feed(data))
         stream.heard = time.monotonic()
+        if not stream.rest or b"\n" in data:
+            stream.begun = stream.heard
+        self.output.write(stream.feed(data))
         if stream.rest and not stream.timed:
             stream.timed = True
             self.after(QUIET, lambda: self.flush_quiet(stream))
         return len(data)
 
     def flush_quiet(self, stream: Stream) -> None:
-        """A prompt, say. While we do not read, nobody knows what is quiet."""
-        left = QUIET if self.paused else stream.heard + QUIET - time.monotonic()
+        """A prompt, say, or a row of dots. While we do not read, nobody knows what is quiet."""
+        due = min(stream.heard + QUIET, stream.begun + AGE)
+        left = QUIET if self.paused else due - time.monotonic()
         if stream.rest and left > 0:
             self.after(left, lambda: self.flush_quiet(stream))
         else:
