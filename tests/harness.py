@@ -55,6 +55,8 @@ class Workplace:
         options.setdefault("stderr", subprocess.PIPE)
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("cwd", self.folder)
+        # Should the tests themselves run under nohup: what is started here does not.
+        options.setdefault("preexec_fn", lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
         environ = {**self.environ, **env}
         return subprocess.Popen([PUMASI, *words], env=environ, text=True, errors="replace", **options)
 
@@ -88,10 +90,11 @@ class Workplace:
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
                 continue
             try:
-                if self.mark.encode() in (entry / "environ").read_bytes():
-                    if (entry / "stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z":
-                        command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                        found[int(entry.name)] = command
+                is_ours = self.mark.encode() in (entry / "environ").read_bytes()
+                is_zombie = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+                if is_ours and not is_zombie:
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    found[int(entry.name)] = command
             except OSError:
                 continue
         return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import random
 import os
+import random
 import time
 from pathlib import Path
 
