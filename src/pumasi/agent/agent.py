@@ -908,7 +908,7 @@ class Agent:
 
     def listen_to(self, stream: Stream) -> None:
         if not self.paused:
-            self.watch(stream.fd, lambda: self.read_stream(stream))
+            self.watch(stream.fd, lambda: self.output.size > HELD or self.read_stream(stream))
 
     def watch_signals(self) -> None:
         self.wake, self.waker = socket.socketpair()
