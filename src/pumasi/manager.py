@@ -1,4 +1,7 @@
-"""The loop that joins planner, pool and store: events go through `core.manage`, and what it answers is done."""
+"""The loop that joins planner, pool and store: events go through `core.manage`, and what it answers is done.
+
+Records tell the time of day; deadlines go by the clock that nobody sets.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,7 @@ class Manager:
         self._events: asyncio.Queue[manage.Event | BaseException] = asyncio.Queue()
         self._gangs: dict[int, Gang] = {}
         self._gpus: dict[int, Mapping[str, Any]] = {}
+        self._started: float | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -48,7 +52,7 @@ class Manager:
         asyncio.get_running_loop().set_exception_handler(self._fail)
         for note in self._program.notes:
             self._recorder.event(time.time(), "note", text=note)
-        self._post(manage.Begun(time.time()))
+        self._post(manage.Begun(time.monotonic()))
         try:
             while state.outcome is None:
                 before = state.summary
@@ -62,7 +66,7 @@ class Manager:
         return self._finish(state.outcome)
 
     def stop(self, *, force: bool = False) -> None:
-        self._post(manage.StopAsked(time.time(), force))
+        self._post(manage.StopAsked(time.monotonic(), force))
 
     async def _next(self) -> manage.Event:
         event = await self._events.get()
@@ -122,21 +126,21 @@ class Manager:
     def _set_wake(self, at: float) -> None:
         if self._wake is not None:
             self._wake.cancel()
-        delay = max(0.0, at - time.time())
-        self._wake = asyncio.get_running_loop().call_later(delay, lambda: self._post(manage.Tick(time.time())))
+        delay = max(0.0, at - time.monotonic())
+        self._wake = asyncio.get_running_loop().call_later(delay, lambda: self._post(manage.Tick(time.monotonic())))
 
     async def _place(self, task: str, attempt: int) -> None:
         try:
             placement = plan(await self._pool.nodes(), self._spec.slots).placement
             gpus = await self._pool.reserve(placement)
         except DoesNotFit as error:
-            self._post(manage.Refused(time.time(), task, attempt, error.message, False, error.hint))
+            self._post(manage.Refused(time.monotonic(), task, attempt, error.message, False, error.hint))
             return
         if gpus is None:
-            self._post(manage.Refused(time.time(), task, attempt, "Another run was faster to take the GPUs."))
+            self._post(manage.Refused(time.monotonic(), task, attempt, "Another run was faster to take the GPUs."))
             return
         self._gpus[attempt] = gpus
-        self._post(manage.Placed(time.time(), task, attempt, placement))
+        self._post(manage.Placed(time.monotonic(), task, attempt, placement))
 
     async def _launch(self, attempt: int, placement: Mapping[str, int]) -> None:
         order = self._order(attempt, placement)
@@ -149,7 +153,7 @@ class Manager:
             await self._pool.launch(order, self)
         except OSError as error:
             outcome = Outcome(Verdict.FAILED, f"The gang could not be started: {error}.")
-            self._post(manage.Ended(time.time(), TASK, attempt, outcome))
+            self._post(manage.Ended(time.monotonic(), TASK, attempt, outcome))
 
     def _order(self, attempt: int, placement: Mapping[str, int]) -> Order:
         nodes = chief_first(placement)
@@ -187,22 +191,23 @@ class Manager:
     def said(self, order: Order, words: Mapping[str, Any]) -> None:
         now = time.time()
         if words["event"] == "running":
-            self._recorder.update(now, started=now)
+            self._started = self._started or now
+            self._recorder.update(now, started=self._started)
             self._recorder.event(now, "running", attempt=order.attempt, ranks=self._named(order, words["ranks"]))
-            self._post(manage.Started(now, order.task, order.attempt))
+            self._post(manage.Started(time.monotonic(), order.task, order.attempt))
         elif words["event"] == "exit":
             ended = {key: words[key] for key in ("rank", "code", "signal")}
             self._recorder.event(now, "rank ended", attempt=order.attempt, **ended)
         elif words["event"] == "ending":
             outcome = self._outcome(order, words["outcome"])
-            self._post(manage.Failing(now, order.task, order.attempt, outcome))
+            self._post(manage.Failing(time.monotonic(), order.task, order.attempt, outcome))
 
     def _named(self, order: Order, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         table = self._gangs[order.attempt].table
         return [{**rank, "node": order.nodes[rank["node"]], "role": table.ranks[rank["rank"]].role} for rank in ranks]
 
     def ended(self, order: Order, facts: Mapping[str, Any]) -> None:
-        self._post(manage.Ended(time.time(), order.task, order.attempt, self._outcome(order, facts)))
+        self._post(manage.Ended(time.monotonic(), order.task, order.attempt, self._outcome(order, facts)))
 
     def _outcome(self, order: Order, facts: Mapping[str, Any]) -> Outcome:
         return outcome_of(facts, order.nodes, len(self._gangs[order.attempt].table.ranks))

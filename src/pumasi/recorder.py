@@ -1,5 +1,5 @@
 """Writes down what happens to a run, and shows it. A store that fails (a full disk) costs the record, not the training:
-what could not be written is counted and told, and the outcome is tried once more at the end."""
+that there are gaps is told once, and the state of the run is written again with its next change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class Recorder:
         self._parser = FrameParser()
         self._pending: dict[str, object] = {}
         self._told = False
-        self.unsaved_bytes = 0
 
     def event(self, at: float, kind: str, **data: Any) -> None:
         self.view.event(at, kind, data)
@@ -57,7 +56,6 @@ class Recorder:
         try:
             self._store.append_log(self._run_id, attempt, chunk)
         except SystemTrouble as trouble:
-            self.unsaved_bytes += len(chunk)
             self._tell(at, trouble)
         frames = parse_frames(chunk)
         self.view.output(frames)

@@ -31,6 +31,7 @@ from pumasi.pools.local import LocalPool
 from pumasi.program import find_program
 from pumasi.recorder import Recorder, View
 from pumasi.store import RunRecord, Store, default_home
+from pumasi.store.home import runs_folder
 
 START_SECONDS = 30.0
 """How long a background manager may take to be there."""
@@ -59,12 +60,16 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
 
 
 def preview(spec: Spec) -> dict[str, Any]:
-    """What would be started, exactly; only secrets, addresses and ports are chosen later, and nothing is held."""
+    """What would be started, exactly; only the end of the id, GPUs, secrets, addresses and ports are chosen later, and
+    nothing is held."""
     program = find_program(spec, os.environ)
-    pool = _make_pool(spec, default_home(os.environ))
+    home = default_home(os.environ)
+    pool = _make_pool(spec, home)
     placement = plan(asyncio.run(pool.nodes()), spec.slots).placement
     nodes = chief_first(placement)
-    attempt = Attempt(run_name(spec), 0, placement, {}, "", "", "", pool.addresses(nodes))
+    run_id = f"{run_name(spec)}-xxxxx"
+    folder = str(runs_folder(home) / run_id)
+    attempt = Attempt(run_id, 0, placement, {}, "", "", folder, pool.addresses(nodes))
     gang = gang_of(spec, program, attempt)
     configs = agent_configs(spec, program, attempt, gang)
     return {
@@ -102,6 +107,7 @@ def detach(store: Store, spec: Spec, *, lifeline: bool = False) -> tuple[RunReco
         process = subprocess.Popen(
             [sys.executable, "-m", "pumasi.session", str(store.home), record.id, "lifeline" if lifeline else "alone"],
             env=environ,
+            cwd=store.home,  # Python looks for modules here first, and a user's queue.py is not the one that we need
             stdin=subprocess.PIPE if lifeline else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
@@ -112,9 +118,9 @@ def detach(store: Store, spec: Spec, *, lifeline: bool = False) -> tuple[RunReco
 
 
 def _new_record(store: Store, spec: Spec, framework: str, *, detached: bool) -> RunRecord:
-    record = store.create_run(run_name(spec), spec.model_dump(mode="json"), time.time())
-    store.update_run(record.id, framework=framework, detached=detached)
-    return store.run(record.id)
+    return store.create_run(
+        run_name(spec), spec.model_dump(mode="json"), time.time(), framework=framework, detached=detached
+    )
 
 
 def _await_manager(store: Store, run_id: str, process: subprocess.Popen[bytes]) -> None:
@@ -134,7 +140,6 @@ class Session:
         self._record = record
         self._terminal = terminal
         self._left = False
-        self._asking = False
         self._interrupts = 0
         self._recorder = Recorder(store, record.id, view)
         pool = _make_pool(spec, store.home)
@@ -153,7 +158,8 @@ class Session:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         loop.add_signal_handler(signal.SIGTERM, self._manager.stop)
-        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+            loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         loop.add_signal_handler(signal.SIGUSR1, lambda: self._manager.stop(force=True))
         if lifeline is not None:
             loop.add_reader(lifeline, self._lose_lifeline, lifeline)
@@ -167,15 +173,18 @@ class Session:
         """At a terminal the first Ctrl-C asks, the second stops, the third uses force; elsewhere there is no asking."""
         self._interrupts += 1
         if self._terminal and self._interrupts == 1:
-            self._asking = True
             self._recorder.view.ask(QUESTION)
             asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._answer)
-        else:
-            self._manager.stop()
+            return
+        if self._terminal:
+            self._expect_no_answer()
+        self._manager.stop()
+
+    def _expect_no_answer(self) -> None:
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
 
     def _answer(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(sys.stdin.fileno())
+        self._expect_no_answer()
         answer = os.read(sys.stdin.fileno(), 256).strip().lower()
         self._recorder.view.ask("")
         self._interrupts = 0
@@ -198,13 +207,12 @@ class Session:
         self._recorder.view.close()
         loop = asyncio.get_running_loop()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the end of a session's first process hangs up on the others
-        self._store.close()  # SQLite must not be open across a fork: the child would think that it holds locks
+        self._store.close()  # the next use opens it again: SQLite must not be open across a fork
         if os.fork():
             os._exit(0)
         os.setsid()
         asyncio._set_running_loop(loop)  # asyncio remembers in which process a loop runs
         self._left = True
-        self._store.reopen()
         self._lock.claim()
         self._go_dark()
         self._recorder.update(time.time(), pid=os.getpid(), detached=True)
@@ -212,6 +220,7 @@ class Session:
     def _go_dark(self) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._terminal = False
+        self._expect_no_answer()
         with contextlib.suppress(OSError):
             self._recorder.view.close()
         self._recorder.view = Unwatched()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -145,6 +146,40 @@ def test_a_hang_up_without_a_terminal_stops_the_run(workplace: Workplace) -> Non
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=60)
     assert process.returncode == 5
+
+
+def test_a_run_under_nohup_outlives_its_terminal(workplace: Workplace) -> None:
+    workplace.script("""
+        import pathlib, time
+        print("ready", flush=True)
+        while not pathlib.Path("hung up").exists():
+            time.sleep(0.01)
+    """)
+    process = workplace.start("run", "train.py", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    (workplace.folder / "hung up").touch()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_module_that_is_named_like_one_of_pythons_does_not_disturb_a_detached_run(workplace: Workplace) -> None:
+    workplace.script("raise RuntimeError('this is not the one that you want')", "queue.py")
+    workplace.script("print('trained')")
+    assert workplace.run("run", "-d", "train.py").returncode == 0
+    assert workplace.run("wait").returncode == 0
+
+
+def test_a_run_that_starts_again_counts_its_time_from_the_first_start(workplace: Workplace) -> None:
+    workplace.script("""
+        import os
+        if os.environ["PUMASI_ATTEMPT"] == "0":
+            raise SystemExit(1)
+    """)
+    assert workplace.run("run", "--restarts", "1", "train.py").returncode == 0
+    events = json.loads(workplace.run("show", "--json").stdout)["events"]
+    assert workplace.last()["started"] == next(event["at"] for event in events if event["event"] == "running")
 
 
 def test_a_rank_that_forks_away_does_not_get_away(workplace: Workplace) -> None:

@@ -286,6 +286,7 @@ def test_a_dry_run_starts_nothing_and_is_yaml(folder: Path) -> None:
     assert sum(told["placement"].values()) == 2
     assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
     assert told["ranks"][1]["env"]["RANK"] == "1"
+    assert told["ranks"][1]["env"]["PUMASI_CHECKPOINT_DIR"].endswith("/runs/train-xxxxx/checkpoints")
     assert told == json.loads(
         pumasi(
             folder,

@@ -765,7 +765,7 @@ store = Store.open(Path(sys.argv[1]))
 store.add_event(sys.argv[2], 0.0, "note", {})
 child = os.fork()
 if child == 0 and sys.argv[3] == "explicitly":
-    store.reopen()
+    store.close()
 for i in range(100):
     store.add_event(sys.argv[2], float(i), "note", {})
 if child:

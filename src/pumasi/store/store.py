@@ -55,12 +55,8 @@ class Store:
                 finish_removals(home, store._delete_rows)
         return store
 
-    def reopen(self) -> None:
-        """Drop the connection, as a child process has to with its parent's, and open a new one."""
-        self._db.close()
-        self._db = Database(self.home)
-
     def close(self) -> None:
+        """The next use opens it again."""
         self._db.close()
         if self._log is not None:
             self._log.close()
