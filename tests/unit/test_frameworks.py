@@ -252,6 +252,13 @@ def test_jax_and_keras_meet_at_the_chief() -> None:
     assert values["JAX_ENABLE_PREEMPTION_SERVICE"] == "false"
 
 
+def test_a_script_for_kubeflows_jax_jobs_finds_the_names_it_knows_and_others_are_not_bothered_with_them() -> None:
+    values = environments(unequal(), "jax")[1]
+    assert (values["COORDINATOR_ADDRESS"], values["COORDINATOR_PORT"]) == ("{host:0}", "{port:jax}")
+    assert (values["NUM_PROCESSES"], values["PROCESS_ID"]) == ("3", "1")
+    assert "PROCESS_ID" not in environments(unequal(), "torch")[1]
+
+
 @pytest.mark.parametrize(
     ("more", "devices"),
     [

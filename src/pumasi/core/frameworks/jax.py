@@ -38,6 +38,15 @@ class Jax(Framework):
             "KERAS_DISTRIBUTION_PROCESS_ID": str(rank.rank),
         }
 
+    def when_chosen(self, gang: Gang, rank: Rank) -> dict[str, str]:
+        """The names that Kubeflow's JAXJob gives them, which its scripts hand to `initialize`: too plain for others."""
+        return {
+            "COORDINATOR_ADDRESS": host(0),
+            "COORDINATOR_PORT": port("jax"),
+            "NUM_PROCESSES": str(gang.processes),
+            "PROCESS_ID": str(rank.rank),
+        }
+
     def traps(self, script: Script, layout: Layout) -> Iterator[str]:
         yield from _no_arguments(script, layout)
         yield from _apart(script, layout)
