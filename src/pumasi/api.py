@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pumasi import control
@@ -48,11 +48,8 @@ class Run:
         return state
 
     def logs(self, *, rank: int | None = None, tail: int | None = None) -> str:
-        return b"".join(self._pieces(rank, tail)).decode("utf-8", "replace")
-
-    def _pieces(self, rank: int | None, tail: int | None) -> Iterator[bytes]:
-        for frame in self._store.read_log(self.id, rank=rank, tail=tail):
-            yield frame.text + frame.end
+        frames = self._store.read_log(self.id, ranks=() if rank is None else (rank,), tail=tail)
+        return b"".join(frame.text + frame.end for frame in frames).decode("utf-8", "replace")
 
     def metrics(self, name: str | None = None, *, rank: int | None = None) -> list[MetricRow]:
         """All that was measured, in order: rows with at, attempt, rank, step, epoch, name, value."""

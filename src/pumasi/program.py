@@ -9,10 +9,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pumasi.core.command import program_of, script_of
 from pumasi.core.frameworks import Layout
 from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, traps
 from pumasi.core.launch import Program
-from pumasi.core.spec import Spec, program_of, script_of
+from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
 
 MOST_SOURCES = 200
@@ -23,13 +24,13 @@ _CHIEF_ONLY = frozenset(("mpirun", "mpiexec", "horovodrun"))
 def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
     folder = Path(spec.workdir)
     command = _command(spec, folder, environ)
-    script = script_of(spec)
+    script = script_of(spec.command)
     sources = dict(_sources(folder, script)) if script else {}
     same_python = Path(command[0]).resolve() == Path(sys.executable).resolve()
     found = detect(sources, {**environ, **spec.env}, spec.command, same_python=same_python)
     if spec.framework != "auto":
         found = found._replace(framework=spec.framework, because="as told")
-    launcher = program_of(spec) in _CHIEF_ONLY
+    launcher = program_of(spec.command) in _CHIEF_ONLY
     by_mpi = found.framework == "mpi" and spec.slots > 1 and not launcher
     return Program(
         command=command,
@@ -84,17 +85,19 @@ def find_python(spec: Spec, environ: Mapping[str, str]) -> str:
 
 def _check_file(folder: Path, name: str) -> None:
     path = folder / name
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112
         raise UsageError(f"{name} is a folder, not a program.", "Name the script in it.")
-    if not path.exists():
+    if not os.path.exists(path):  # noqa: PTH110
         raise UsageError(f"There is no {name} in {folder}.", _similar(folder, name))
     if not os.access(path, os.R_OK):
         raise UsageError(f"{name} can't be read.", "Check its permissions.")
 
 
 def _similar(folder: Path, name: str) -> str:
-    beside = (folder / name).parent
-    names = sorted(path.name for path in beside.iterdir()) if beside.is_dir() else []
+    try:
+        names = sorted(os.listdir((folder / name).parent))  # noqa: PTH208
+    except OSError:
+        names = []
     near = difflib.get_close_matches(Path(name).name, names, 1)
     return f"Did you mean {near[0]}?" if near else "Check the name and the folder."
 

@@ -27,6 +27,7 @@ from tests.harness import Workplace
         (["run", "--env", "=x", "train.py"], "--env"),
         (["run", "--python", "/no/python", "train.py"], "/no/python"),
         (["run", "no-such-program"], "no-such-program"),
+        (["run", "a" * 300 + ".py"], "There is no aaa"),
         (["run", "./plain.txt"], "not executable"),
         (["run"], "nothing to run"),
         (["rnu"], "run"),

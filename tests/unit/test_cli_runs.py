@@ -155,6 +155,7 @@ def test_logs_of_one_rank_are_its_own_bytes(pumasi: Pumasi, failed: RunRecord) -
 def test_logs_can_be_cut_at_the_end_or_at_a_time(pumasi: Pumasi, failed: RunRecord) -> None:
     assert pumasi("logs", "-n", "1")[1] == "[0] bye\n"
     assert pumasi("logs", "-n2", "-r0", "-r1")[1] == "[1] 100%\n[0] bye\n"
+    assert pumasi("logs", "-n3", "-r0", "-r1") == pumasi("logs", "-f", "-n3", "-r0", "-r1") == pumasi("logs", "-n3")
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(MS / 1000 + 4))
     assert pumasi("logs", "--since", stamp)[1] == "[1] 100%\n[0] bye\n"
 
@@ -197,6 +198,10 @@ def test_what_logs_can_not_understand_is_named(
 )
 def test_a_time_is_written_as_an_age_or_as_a_date(text: str, at: float) -> None:
     assert logs.parse_since(text, 1_000_000.0) == at
+
+
+def test_a_time_longer_than_all_time_is_since_ever(pumasi: Pumasi, failed: RunRecord) -> None:
+    assert pumasi("logs", "--since", "9" * 400) == pumasi("logs")
 
 
 def test_a_time_of_day_is_one_of_today() -> None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pumasi.core.spec import Spec, json_schema, parse_duration, parse_spec, program_of, run_name, script_of
+from pumasi.core.command import program_of, script_of
+from pumasi.core.spec import Spec, json_schema, parse_duration, parse_spec, run_name
 from pumasi.errors import SpecError
 
 FLAGS = {field: "--" + field.replace("_", "-") for field in Spec.model_fields}
@@ -350,11 +351,11 @@ def test_every_field_has_an_example_that_is_right() -> None:
     ],
 )
 def test_the_script_is_found_in_the_command(command: str, script: str | None) -> None:
-    assert script_of(parse_spec({"command": command})) == script
+    assert script_of(parse_spec({"command": command}).command) == script
 
 
 def test_the_program_is_named_without_its_folder() -> None:
-    assert program_of(spec_of("/usr/bin/python3", "train.py")) == "python3"
+    assert program_of(["/usr/bin/python3", "train.py"]) == "python3"
 
 
 @pytest.mark.parametrize(

@@ -361,15 +361,15 @@ def test_a_log_is_read_attempt_by_attempt(store: Store) -> None:
     run_id = new_run(store)
     for attempt in (0, 1, 2, 10):
         store.append_log(run_id, attempt, line(0, 1, b"attempt %d" % attempt) + line(1, 1, b"rank 1"))
-    assert texts(list(store.read_log(run_id, rank=0))) == [b"attempt 0", b"attempt 1", b"attempt 2", b"attempt 10"]
+    assert texts(list(store.read_log(run_id, ranks=[0]))) == [b"attempt 0", b"attempt 1", b"attempt 2", b"attempt 10"]
     assert store.log_path(run_id, 10).read_bytes() == line(0, 1, b"attempt 10") + line(1, 1, b"rank 1")
 
 
 def test_a_log_is_read_by_rank_and_by_time(store: Store) -> None:
     run_id = new_run(store)
     store.append_log(run_id, 0, b"".join(line(rank, seq, b"%d" % seq) for seq in range(4) for rank in (1, 11)))
-    assert [frame.rank for frame in store.read_log(run_id, rank=1)] == [1] * 4
-    assert texts(list(store.read_log(run_id, rank=11, since_ms=1763240000002))) == [b"2", b"3"]
+    assert [frame.rank for frame in store.read_log(run_id, ranks=[1])] == [1] * 4
+    assert texts(list(store.read_log(run_id, ranks=[11], since_ms=1763240000002))) == [b"2", b"3"]
 
 
 def test_lines_in_a_log_that_are_no_frames_are_passed_over(store: Store) -> None:
@@ -404,14 +404,16 @@ frames_of_a_log = st.lists(
 )
 
 
-@given(logs=st.lists(frames_of_a_log, max_size=3), tail=st.integers(0, 8), rank=st.sampled_from([None, 0, 1]))
+@given(
+    logs=st.lists(frames_of_a_log, max_size=3), tail=st.integers(0, 8), ranks=st.sampled_from([(), (0,), (1,), (0, 1)])
+)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_tail_is_the_end_of_the_log_whatever_the_size_of_blocks(
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
     logs: list[list[tuple[int, bytes, int]]],
     tail: int,
-    rank: int | None,
+    ranks: tuple[int, ...],
 ) -> None:
     monkeypatch.setattr("pumasi.store.logs._BLOCK", 7)
     run_id = new_run(store)
@@ -419,11 +421,11 @@ def test_the_tail_is_the_end_of_the_log_whatever_the_size_of_blocks(
         chunk = b"".join(line(r, seq, b"x" * size, kind) for seq, (r, kind, size) in enumerate(frames))
         if chunk:
             store.append_log(run_id, attempt, chunk)
-    everything = list(store.read_log(run_id, rank=rank))
+    everything = list(store.read_log(run_id, ranks=ranks))
     ends = [i for i, frame in enumerate(everything) if frame.end == b"\n"]
     first = ends[-tail - 1] + 1 if len(ends) > tail else 0
-    assert list(store.read_log(run_id, rank=rank, tail=tail)) == everything[first:]
-    follower, followed = store.follow_log(run_id, rank=rank, tail=tail), list[Frame]()
+    assert list(store.read_log(run_id, ranks=ranks, tail=tail)) == everything[first:]
+    follower, followed = store.follow_log(run_id, ranks=ranks, tail=tail), list[Frame]()
     while new := follower.read():
         followed += new
     assert followed == everything[first:]
@@ -454,7 +456,7 @@ def test_a_line_far_longer_than_a_block_is_read_from_both_ends(store: Store) -> 
 
 def test_a_follower_sees_each_line_once_from_one_attempt_to_the_next(store: Store) -> None:
     run_id = new_run(store)
-    follower = store.follow_log(run_id, rank=0)
+    follower = store.follow_log(run_id, ranks=[0])
     assert follower.read() == []
     store.append_log(run_id, 0, line(0, 1, b"one") + line(1, 1))
     assert texts(follower.read()) == [b"one"]

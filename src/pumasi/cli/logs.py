@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -54,10 +53,10 @@ def main(arguments: Arguments) -> int:
     _check_ranks(ranks, record)
     one = len(ranks) == 1 or (record.ranks or size_of(record.spec)) == 1
     printer = Printer(to_streams, prefixed=not one, exact=one, colour=is_colourful(sys.stdout))
-    wanted: dict[str, Any] = {"since_ms": since, "tail": tail, "rank": ranks[0] if len(ranks) == 1 else None}
+    wanted: dict[str, Any] = {"since_ms": since, "tail": tail, "ranks": ranks}
     read = _follow if arguments.has("follow") else _read
     stamp = _stamped if arguments.has("timestamps") else _unchanged
-    for batch in read(store, record.id, ranks, wanted):
+    for batch in read(store, record.id, wanted):
         printer.output(stamp(batch))
     printer.finish()
     return 0
@@ -76,20 +75,13 @@ def _check_ranks(ranks: Collection[int], record: RunRecord) -> None:
         raise UsageError(f"{record.id} has no rank {beyond[0]}.", f"It has {known}.")
 
 
-def _read(store: Store, run_id: str, ranks: Collection[int], wanted: dict[str, Any]) -> Iterator[list[Frame]]:
-    frames: Iterable[Frame]
-    if len(ranks) > 1:
-        tail = wanted.pop("tail")
-        chosen = (frame for frame in store.read_log(run_id, **wanted) if frame.rank in ranks)
-        frames = chosen if tail is None else deque(chosen, maxlen=tail)
-    else:
-        frames = store.read_log(run_id, **wanted)
-    source = iter(frames)
-    while batch := list(islice(source, _BATCH)):
+def _read(store: Store, run_id: str, wanted: dict[str, Any]) -> Iterator[list[Frame]]:
+    frames = store.read_log(run_id, **wanted)
+    while batch := list(islice(frames, _BATCH)):
         yield batch
 
 
-def _follow(store: Store, run_id: str, ranks: Collection[int], wanted: dict[str, Any]) -> Iterator[list[Frame]]:
+def _follow(store: Store, run_id: str, wanted: dict[str, Any]) -> Iterator[list[Frame]]:
     from pumasi.control import look_after
 
     log = store.follow_log(run_id, **wanted)
@@ -98,7 +90,7 @@ def _follow(store: Store, run_id: str, ranks: Collection[int], wanted: dict[str,
         # Before the reading: what an ended run wrote is all there.
         record = store.run(run_id)
         while frames := log.read():
-            yield [frame for frame in frames if frame.rank in ranks] if len(ranks) > 1 else frames
+            yield frames
         if record.ended is not None:
             return
         time.sleep(_POLL)

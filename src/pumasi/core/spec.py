@@ -11,7 +11,6 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, get_args
 
@@ -19,6 +18,7 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from pumasi.core.command import target_of
 from pumasi.errors import SpecError
 
 MOST_SLOTS = 4096
@@ -36,8 +36,6 @@ _FACTORS = (1.0, *_UNITS.values())
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION = re.compile(rf"({_NUMBER})|" + r"\s*".join(rf"(?:({_NUMBER})\s*{unit})?" for unit in _UNITS), re.IGNORECASE)
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_PYTHON = re.compile(r"(python|pypy)[0-9.]*")
-_LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec"))
 _OTHER_NAMES = {
     "framework": {"pytorch": "torch", "lightning": "torch", "tf": "tensorflow", "flax": "jax", "openmpi": "mpi"},
     "gpu": {"yes": "required", "true": "required", "no": "none", "false": "none"},
@@ -325,7 +323,8 @@ def parse_duration(value: object) -> float:
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if not match or not match[0]:
         raise SpecError("{} is {}; give {}".format(show(value), *_WORDS["duration"]))
-    return sum(float(amount) * factor for amount, factor in zip(match.groups(), _FACTORS, strict=True) if amount)
+    parts = zip(match.groups(), _FACTORS, strict=True)
+    return min(sum(float(amount) * factor for amount, factor in parts if amount), _FOREVER)
 
 
 def json_schema() -> dict[str, object]:
@@ -355,46 +354,9 @@ _WRITTEN_AS: dict[str, dict[str, object]] = {
 
 def run_name(spec: Spec) -> str:
     """What the run's id starts with: the given name, else that of the script, the module or the program."""
-    return spec.name or _label(PurePath(_target(spec) or spec.command[0]).stem) or "run"
+    return spec.name or _label(PurePath(target_of(spec.command) or spec.command[0]).stem) or "run"
 
 
 def _label(text: str) -> str:
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return re.sub("[^a-z0-9]+", "-", plain).strip("-")[:LONGEST_NAME].rstrip("-")
-
-
-def program_of(spec: Spec) -> str:
-    return PurePath(spec.command[0]).name
-
-
-def script_of(spec: Spec) -> str | None:
-    """The Python file that the command runs, by itself, through an interpreter or through a launcher."""
-    target = _target(spec)
-    return target if target and target.endswith(".py") else None
-
-
-def _target(spec: Spec) -> str | None:
-    """The file that Python runs in the end, or the module, written as a path."""
-    first, *arguments = spec.command
-    program = program_of(spec)
-    if first.endswith(".py"):
-        return first
-    if _PYTHON.fullmatch(program):
-        return _python_target(arguments)
-    if program not in _LAUNCHERS or (program == "accelerate" and arguments[:1] != ["launch"]):
-        return None
-    before_module = takewhile(lambda argument: argument not in ("-m", "--module"), arguments)
-    return next((argument for argument in before_module if argument.endswith(".py")), None)
-
-
-def _python_target(arguments: Sequence[str]) -> str | None:
-    """Python's short options can be joined (-uB); of those, c and m are the last, W and X take a value."""
-    rest = iter(arguments)
-    for argument in rest:
-        if argument == "-" or not argument.startswith("-"):
-            return argument
-        taking = re.match(r"-[^-cmWX]*([cmWX])", argument)
-        value = (argument[taking.end() :] or next(rest, "")) if taking else ""
-        if taking and taking[1] in "cm":
-            return value.replace(".", "/") if taking[1] == "m" else None
-    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,14 +13,14 @@ _BLOCK = 1 << 16
 
 
 class Wanted:
-    """Which frames a reader asks for."""
+    """Which frames a reader asks for; no ranks means all."""
 
-    def __init__(self, rank: int | None, since_ms: int | None) -> None:
-        self._start = b"" if rank is None else b"%d." % rank
+    def __init__(self, ranks: Collection[int], since_ms: int | None) -> None:
+        self._starts = tuple(b"%d." % rank for rank in ranks) or (b"",)
         self._since_ms = since_ms or 0
 
     def frame(self, line: bytes) -> Frame | None:
-        if not line.startswith(self._start):
+        if not line.startswith(self._starts):
             return None
         frame = parse_frame(line)
         return frame if frame is not None and frame.ms >= self._since_ms else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,21 +197,22 @@ class Store:
             self._log.append(chunk)
 
     def read_log(
-        self, run_id: str, *, rank: int | None = None, since_ms: int | None = None, tail: int | None = None
+        self, run_id: str, *, ranks: Collection[int] = (), since_ms: int | None = None, tail: int | None = None
     ) -> Iterator[Frame]:
-        """All attempts in order; a frame that is being written at the moment is left out."""
+        """All attempts in order, of all ranks if none is named; a frame that is being written at the moment is left
+        out."""
         from pumasi.store.logs import Wanted, read_frames
 
         with translated(self.home):
-            yield from read_frames(self._logs(run_id), Wanted(rank, since_ms), tail)
+            yield from read_frames(self._logs(run_id), Wanted(ranks, since_ms), tail)
 
     def follow_log(
-        self, run_id: str, *, rank: int | None = None, since_ms: int | None = None, tail: int | None = None
+        self, run_id: str, *, ranks: Collection[int] = (), since_ms: int | None = None, tail: int | None = None
     ) -> LogFollower:
         """Its first reads give what `read_log` would give, the later ones what has been added."""
         from pumasi.store.logs import LogFollower, Position, Wanted, tail_start
 
-        wanted = Wanted(rank, since_ms)
+        wanted = Wanted(ranks, since_ms)
         with translated(self.home):
             start = Position(0, 0) if tail is None else tail_start(self._logs(run_id), wanted, tail)
         return LogFollower(self._logs(run_id), wanted, start)
