@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FILE = "pumasi.yaml"
 PREFIX = "PUMASI_"
 OWN_VARIABLES = frozenset(
-    PREFIX + name for name in ("HOME", "RUN", "ATTEMPT", "GANG", "RANK", "CHECKPOINT_DIR", "NODE")
+    PREFIX + name for name in ("HOME", "RUN", "ATTEMPT", "GANG", "RANK", "WORLD_SIZE", "CHECKPOINT_DIR", "NODE")
 )
 """What Pumasi itself sets for ranks, and its home: a run inside a run is not configured by them."""
 

@@ -209,7 +209,7 @@ def check_home(place: Place) -> list[Finding]:
     """Whether runs can be recorded: the home, or the folder that it would be made in, must be writable and not full."""
     import tempfile
 
-    folder = next(folder for folder in (place.home, *place.home.parents) if folder.exists())
+    folder = next(folder for folder in (place.home, *place.home.parents) if os.path.exists(folder))  # noqa: PTH110
     hint = "Set PUMASI_HOME to a folder that can be written."
     try:
         with tempfile.TemporaryFile(dir=folder):

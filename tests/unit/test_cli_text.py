@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pumasi.cli import text
+from pumasi.cli.output import paint_row
 
 
 @pytest.mark.parametrize(
@@ -108,3 +109,8 @@ def test_a_curve_falls_as_its_values_do() -> None:
 def test_a_long_curve_is_thinned_out() -> None:
     curve = text.sparkline([float(value) for value in range(1000)], 8)
     assert curve == "▁▂▃▄▅▆▇█"
+
+
+def test_the_state_of_a_run_is_in_colour_and_not_the_same_word_in_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pumasi.cli.output.is_colourful", lambda _: True)
+    assert paint_row("done-x7k2p  done  5 s", "done") == "done-x7k2p  \x1b[32mdone\x1b[0m  5 s"

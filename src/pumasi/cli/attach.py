@@ -29,7 +29,6 @@ VERB = Verb(
     examples=(("pumasi attach", "the last run"),),
 )
 _QUESTION = "[s]top it, [l]eave it running, or [Enter] to go on?"
-_STOPPED = 5
 
 
 class Left(Exception):
@@ -62,8 +61,9 @@ def _watch(store: Store, record: RunRecord, view: View) -> int:
     try:
         return follow(store, record.id, view).exit_code or 0
     except StopWanted:
-        stop(store, record, force=False, tell=say)
-        return _STOPPED
+        ended = stop(store, record, force=False, tell=say)
+        say(f"{ended.id} is {ended.state}.")
+        return ended.exit_code or 0
     except Left:
         say(*left_words(record.id))
         return 0

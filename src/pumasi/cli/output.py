@@ -68,5 +68,6 @@ def show_json(value: Any) -> None:
 
 
 def paint_row(line: str, state: str) -> str:
-    """A line of a table, with the word for its state in colour."""
-    return line.replace(state, paint(state, STATE_COLOURS.get(state, ""), sys.stdout), 1)
+    """A line of a table, with the word for its state in colour. Two spaces stand before a column: the id of a run may
+    begin with such a word too."""
+    return line.replace(f"  {state}", f"  {paint(state, STATE_COLOURS.get(state, ''), sys.stdout)}", 1)

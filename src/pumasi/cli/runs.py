@@ -42,3 +42,9 @@ def size_of(spec: Mapping[str, Any]) -> int:
     nodes = spec.get("nodes")
     trainers = (len(nodes) if nodes else 1) if spec.get("per_node") else spec.get("slots", 1)
     return int(trainers + spec.get("ps", 0) + bool(spec.get("evaluator")))
+
+
+def time_taken(record: RunRecord) -> float:
+    """From the first start of its processes, if there was one."""
+    began = record.started or record.created
+    return (record.ended or began) - began

@@ -11,7 +11,7 @@ from pumasi.cli import sentences
 from pumasi.cli.board import Board
 from pumasi.cli.output import STATE_COLOURS, columns, paint, show, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.runs import command_of, find_run, open_store
+from pumasi.cli.runs import command_of, find_run, open_store, time_taken
 from pumasi.cli.text import age, clean, count, duration, finite, notable, table
 from pumasi.cli.verbs import JSON, RUNS, Verb
 from pumasi.store import EventRow, RunRecord, Store
@@ -25,7 +25,7 @@ VERB = Verb(
     completes=RUNS,
     examples=(("pumasi show", "the last run"), ("pumasi show train-x7 --json", "")),
 )
-_DEFAULTS_HIDDEN = ("command", "workdir", "name", "slots", "framework", "nodes", "on", "env")
+_TOLD_APART = ("command", "workdir", "name", "slots", "framework", "nodes", "on", "env")
 
 
 def main(arguments: Arguments) -> int:
@@ -101,7 +101,7 @@ def _options(record: RunRecord) -> str:
     changed = {
         name: value
         for name, value in record.spec.items()
-        if name not in _DEFAULTS_HIDDEN and name in Spec.model_fields and value != Spec.model_fields[name].default
+        if name not in _TOLD_APART and name in Spec.model_fields and value != Spec.model_fields[name].default
     }
     names: Any = record.spec.get("env") or {}
     return ", ".join([*(f"{name} {value}" for name, value in changed.items()), *(f"env {name}" for name in names)])
@@ -115,8 +115,7 @@ def _outcome(record: RunRecord) -> list[str]:
     if record.outcome is None:
         return []
     told: dict[str, Any] = {"verdict": record.state, **record.outcome}
-    began = record.started or record.created
-    line = sentences.end_line(record.id, told, (record.ended or began) - began, {})
+    line = sentences.end_line(record.id, told, time_taken(record), {})
     return ["", line, *(f"  {part}" for part in sentences.end_details(record.id, told, None, has_metrics=True))]
 
 

@@ -106,7 +106,7 @@ def clock(seconds: float) -> str:
 
 def number(value: float) -> str:
     """Four digits that matter; whole numbers in full."""
-    if value == int(value) if abs(value) < 1e15 else False:
+    if abs(value) < 1e15 and value == int(value):
         return str(int(value))
     return format(value, ".4g")
 

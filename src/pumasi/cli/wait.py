@@ -7,7 +7,7 @@ from typing import Any
 from pumasi.cli import sentences
 from pumasi.cli.output import say
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.runs import find_run, open_store
+from pumasi.cli.runs import find_run, open_store, time_taken
 from pumasi.cli.verbs import RUNS, Option, Verb
 from pumasi.errors import SpecError, UsageError
 
@@ -40,9 +40,8 @@ def main(arguments: Arguments) -> int:
         say(str(error), f"Watch it: pumasi attach {record.id}")
         return _NOT_IN_TIME
     told: dict[str, Any] = {"verdict": record.state, **(record.outcome or {})}
-    took = (record.ended or record.created) - record.created
     metrics = next(iter(store.last_metrics(record.id).values()), {})
-    say(sentences.end_line(record.id, told, took, metrics))
+    say(sentences.end_line(record.id, told, time_taken(record), metrics))
     return record.exit_code or 0
 
 

@@ -79,7 +79,11 @@ def _full(home: Path) -> SystemTrouble:
 
 def _why_not(path: Path) -> str:
     """SQLite says that it could not, but not why."""
-    if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+    if disk.f_flag & os.ST_RDONLY:
         return "it is on a read-only file system"
     for place in (path.parent, path):
         if place.exists() and not os.access(place, os.R_OK | os.W_OK):
