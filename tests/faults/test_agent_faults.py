@@ -560,14 +560,22 @@ def test_a_pool_that_cannot_start_anything_says_so_at_once(stars: Stars) -> None
 # ---- other Pythons
 
 
+def find_python(version: str) -> str | None:
+    candidates = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
+    probe = ["-c", f"import sys; sys.exit(not sys.version.startswith({version + '.'!r}))"]
+    for python in filter(None, candidates):
+        if subprocess.run([python, *probe], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+            return str(python)
+    return None
+
+
 @pytest.mark.parametrize("version", ["3.8", "3.13"])
 def test_other_pythons_run_the_agent_too(stars: Stars, version: str) -> None:
-    python = shutil.which(f"python{version}")
-    probe = [python or "false", "-c", f"import sys; sys.exit(not sys.version.startswith({version + '.'!r}))"]
-    if subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode:
-        pytest.skip(f"there is no python{version} on the PATH to run the agent with")
+    python = find_python(version)
+    if python is None:
+        pytest.skip(f"there is no python{version} on the PATH or under ~/.pyenv to run the agent with")
     star = stars({"a": 2, "b": 1}, "echo $PUMASI_RANK; echo oh >&2; [ $PUMASI_RANK = 2 ] && exit 3; exec sleep 600")
-    for each in star.start_all(python=str(python)):
+    for each in star.start_all(python=python):
         outcome = each.ends()
         assert (outcome["rank"], outcome["code"]) == (2, 3)
         assert each.errors == b""

@@ -16,8 +16,6 @@ pytestmark = pytest.mark.big
 
 SGD = SCRIPTS / "mpi_sgd.py"
 SYSTEM = Path("/usr/bin")
-NODES_OF_ONE_NAME = {"OMPI_MCA_coll": "^han", "OMPI_MCA_btl": "self,tcp"}
-"""Parts of OpenMPI 5 tell nodes apart by name: on pretended nodes, which have one name, they share memory or wait."""
 
 
 @pytest.fixture(params=["environment", "system"])
@@ -31,7 +29,7 @@ def mpi(request: pytest.FixtureRequest, big_python: Path) -> Path:
 
 def _variables(mpi: Path) -> dict[str, str]:
     """mpirun is taken from the PATH; mpi4py would take the environment's library, whichever mpirun starts it."""
-    variables = {"PATH": f"{mpi}{os.pathsep}{os.environ['PATH']}", **NODES_OF_ONE_NAME}
+    variables = {"PATH": f"{mpi}{os.pathsep}{os.environ['PATH']}"}
     return {**variables, "MPI4PY_LIBMPI": "libmpi.so.40"} if mpi == SYSTEM else variables
 
 
@@ -39,7 +37,7 @@ def test_an_mpi4py_script_trains_as_under_mpirun(
     workplace: Workplace, big_python: Path, ours: Path, theirs: Path
 ) -> None:
     reference.mpirun(big_python.parent / "mpirun", [big_python, SGD], theirs, SLOTS)
-    train(workplace, ours, *UNEQUAL, "--python", big_python, SGD, **NODES_OF_ONE_NAME)
+    train(workplace, ours, *UNEQUAL, "--python", big_python, SGD)
     assert_same_model(ours, theirs)
 
 
@@ -66,7 +64,7 @@ def test_a_compiled_mpi_program_runs_as_under_mpirun(workplace: Workplace, mpi: 
 def test_an_mpi4py_rank_that_raises_ends_the_run_though_the_others_would_wait_for_ever(
     workplace: Workplace, big_python: Path, ours: Path
 ) -> None:
-    done = attempt(workplace, ours, *UNEQUAL, "--python", big_python, SGD, "--fail", **NODES_OF_ONE_NAME)
+    done = attempt(workplace, ours, *UNEQUAL, "--python", big_python, SGD, "--fail")
     assert done.returncode == 1
     assert "RuntimeError: rank 1 fails on purpose" in done.stderr
     assert outcome(workplace)["rank"] == 1

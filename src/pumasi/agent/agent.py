@@ -65,6 +65,8 @@ ECHO = re.compile(
 TOKEN = re.compile(r"\{(host|port|file):([a-z0-9]+)\}")
 GENTLE = ("OMP_NUM_THREADS",)
 """Set only where the user has not set it."""
+PRETENDED = {"OMPI_MCA_coll": "^han", "OMPI_MCA_btl": "self,tcp"}
+"""For nodes that are one machine: OpenMPI 5 takes them for one by their name, and hangs or crashes in shared memory."""
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 LINUX = sys.platform.startswith("linux")
 
@@ -1109,6 +1111,9 @@ class Agent:
         if self.config["hostfile"]:
             env["PUMASI_HUB"] = "%s:%d" % tuple(self.config["hub"])
             env["PUMASI_SECRET"] = self.config["secret"]
+            if self.config["nodes"] > 1 and self.address.startswith("127."):
+                for name, value in PRETENDED.items():
+                    env.setdefault(name, value)
         return env
 
     def add_proxies(self, env: dict[str, str]) -> None:

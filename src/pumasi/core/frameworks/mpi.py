@@ -30,6 +30,9 @@ class Mpi(Framework):
             "OMPI_MCA_plm_rsh_agent": file("rsh"),
             "OMPI_MCA_orte_default_hostfile": file("hostfile"),
             "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+            # Only the chief's agent takes launch requests: no daemon may be asked to launch others.
+            "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+            "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
             "PRTE_MCA_plm_ssh_agent": file("rsh"),
             "PRTE_MCA_prte_default_hostfile": file("hostfile"),
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
