@@ -112,6 +112,12 @@ PYTORCH: dict[str, Reading] = {
         Reading({"val_accuracy": 0.93735}, 23621, 3)
     ),
     "│         test_acc          │    0.9225000143051147     │": Reading({"test_acc": 0.9225000143051147}),
+    "Train: 3 [  50/1251 (  4%)]  Loss: 6.95 (6.97)  Time: 1.021s,  254.0/s  LR: 1.000e-05  Data: 0.5 (0.5)": (
+        Reading({"loss": 6.95, "lr": 1e-05}, 50)
+    ),
+    "Epoch: 001, Loss: 1.9451, Train: 0.2643, Val: 0.178": Reading(
+        {"loss": 1.9451, "train": 0.2643, "val": 0.178}, None, 1
+    ),
 }
 
 OTHERS: dict[str, Reading] = {

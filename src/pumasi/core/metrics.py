@@ -264,6 +264,9 @@ def _trust(label: _Label, number: str, whole: str | None, percent: str | None) -
         return 2 if label.strong or decimal or whole else 1
     if kind == _SHY_MEASURE and decimal:
         return 2 if label.strong else 1
+    if not decimal and label.name in _SPLITS:
+        # `Train: 3 [ 50/1251 …`: the epoch of timm, not what came of the training.
+        return -1
     return 1 if label.strong and decimal else 0
 
 
