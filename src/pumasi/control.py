@@ -37,7 +37,7 @@ def look_after(store: Store, record: RunRecord) -> bool:
     """If its manager died: close the record of the run, and end whatever it may have left. Whether that was so."""
     is_orphan = _is_orphan(store, record)
     if is_orphan:
-        _bury(store, record, "lost", 3, "Its manager died.")
+        bury(store, record, "lost", 3, "Its manager died.")
     return is_orphan
 
 
@@ -46,7 +46,8 @@ def _is_orphan(store: Store, record: RunRecord) -> bool:
     return not young and store.manager_pid(record.id) is None and store.run(record.id).ended is None
 
 
-def _bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason: str) -> None:
+def bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason: str) -> None:
+    """Close the record of a run that nobody steers any more."""
     import shutil
 
     from pumasi.agent.agent import kill_family
@@ -91,7 +92,7 @@ def stop(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], 
     except TimeoutError:
         tell(f"The manager of {record.id} does not answer: ending it by force.")
     _kill_manager(store, record.id)
-    _bury(store, record, "stopped", 5, "Stopped by force: its manager did not answer.")
+    bury(store, record, "stopped", 5, "Stopped by force: its manager did not answer.")
     return store.run(record.id)
 
 

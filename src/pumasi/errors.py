@@ -21,7 +21,6 @@ class PumasiError(Exception):
     """A sentence for the user, and a hint that says what to do about it."""
 
     exit_code: ClassVar[int] = 1
-    retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pumasi import control
 from pumasi.core.frames import Frame
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.metrics import Reading
@@ -56,7 +57,12 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
     """Run it here and now. None: the user has left it running in the background."""
     program = _check(spec, store.home)
     record = _new_record(store, spec, program.framework, detached=False)
-    return Session(store, record, spec, program, view, terminal=terminal).run()
+    try:
+        return Session(store, record, spec, program, view, terminal=terminal).run()
+    except KeyboardInterrupt:
+        if store.run(record.id).ended is None:  # it came before the manager could hear it
+            control.bury(store, record, "stopped", 5, "Stopped on request.")
+        raise
 
 
 def preview(spec: Spec) -> dict[str, Any]:

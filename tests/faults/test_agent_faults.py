@@ -561,11 +561,11 @@ def test_a_pool_that_cannot_start_anything_says_so_at_once(stars: Stars) -> None
 
 
 def find_python(version: str) -> str | None:
-    candidates = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
+    beside = [str(path) for path in Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
     probe = ["-c", f"import sys; sys.exit(not sys.version.startswith({version + '.'!r}))"]
-    for python in filter(None, candidates):
+    for python in [shutil.which(f"python{version}") or "false", *beside]:
         if subprocess.run([python, *probe], stderr=subprocess.DEVNULL, check=False).returncode == 0:
-            return str(python)
+            return python
     return None
 
 

@@ -254,3 +254,16 @@ def test_a_gang_is_restarted_as_a_whole_and_knows_its_attempt(workplace: Workpla
     assert done.returncode == 0
     for rank in (0, 1):
         assert f"attempt 1 rank {rank} sees ['0-0', '0-1'" in done.stdout
+
+
+def test_an_interrupt_right_after_the_record_was_made_leaves_no_run_without_an_end(workplace: Workplace) -> None:
+    workplace.script(SLEEPER)
+    for number in range(10):
+        process = workplace.start("run", "train.py", stdout=subprocess.DEVNULL)
+        wait_for(lambda: len(list(workplace.home.glob("runs/*/lock"))) == number + 1, "the record")  # noqa: B023
+        time.sleep(number / 50)  # a different moment each time
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert "Traceback" not in err
+        assert process.returncode == 5
+    assert [run["state"] for run in workplace.runs()] == ["stopped"] * 10

@@ -84,7 +84,8 @@ class LocalPool(Pool):
         if gpu.handle in self._held:
             return False
         folder = self._home / "gpus"
-        folder.mkdir(parents=True, exist_ok=True)
+        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         file = (folder / gpu.handle.replace("/", "_")).open("w")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
