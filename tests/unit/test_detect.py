@@ -597,6 +597,13 @@ def test_accelerate_launch_on_cpus_of_several_nodes_is_told() -> None:
     assert "train apart without a word" in trap
 
 
+def test_accelerate_launch_that_is_not_told_of_other_nodes_is_told_of_where_it_is_one_process_a_node() -> None:
+    layout = Layout(slots=2, shares=(1, 1), per_node=True)
+    (trap,) = warned(ACCELERATE, layout, "accelerate", "launch", "train.py")
+    assert trap.startswith("accelerate launch will let 2 nodes train apart without a word: ")
+    assert warned(ACCELERATE, layout, "accelerate", "launch", "--multi-gpu", "train.py") == []
+
+
 def test_deepspeed_without_a_hostfile_knows_one_node_only() -> None:
     layout = Layout(slots=4, shares=(2, 2), per_node=True)
     (trap,) = warned("import deepspeed", layout, "deepspeed", "train.py")

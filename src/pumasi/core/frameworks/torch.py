@@ -14,6 +14,7 @@ from pumasi.core.frameworks.script import Script
 from pumasi.core.ranks import Rank
 
 _OTHER_WAYS = r"torch\.distributed|init_process_group|init_device_mesh|init_rpc|Distributed\w*Parallel|fully_shard|FSDP"
+_TELLS_ACCELERATE = ("__multi_gpu", "__num_machines", "__config_file", "__use_fsdp", "__use_deepspeed")
 _SPAWNERS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 
 
@@ -127,9 +128,9 @@ def _launcher_traps(script: Script, layout: Layout, launchers: tuple[str, ...]) 
             "accelerate launch wants the same number of processes on every node, and here there are "
             f"{_listed(layout.shares)}: leave out accelerate launch and --per-node, and {itself}."
         )
-    elif launcher == "accelerate launch" and layout.processes > 1 and "--cpu" in script.command:
+    elif launcher == "accelerate launch" and layout.processes > 1 and _forgets_nodes(script.command, layout):
         yield (
-            "accelerate launch --cpu lets several nodes train apart without a word: "
+            f"accelerate launch will let {layout.processes} nodes train apart without a word: "
             f"leave out accelerate launch and --per-node, and {itself}."
         )
     elif launcher == "deepspeed" and layout.processes > 1 and not {"--hostfile", "-H"} & set(script.command):
@@ -137,6 +138,12 @@ def _launcher_traps(script: Script, layout: Layout, launchers: tuple[str, ...]) 
             f"deepspeed without a hostfile knows its own node only, so {layout.processes} nodes will train apart: "
             f"leave out deepspeed and --per-node, and {itself}."
         )
+
+
+def _forgets_nodes(command: tuple[str, ...], layout: Layout) -> bool:
+    """On CPUs always; with one process a node, which it takes for the only one, unless it is told otherwise."""
+    told = any(word.replace("-", "_").startswith(_TELLS_ACCELERATE) for word in command)
+    return "--cpu" in command or (max(layout.shares) == 1 and not told)
 
 
 def _spawns(script: Script, layout: Layout) -> Iterator[str]:
