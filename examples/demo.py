@@ -13,7 +13,7 @@ PUMASI = Path(sys.executable).with_name("pumasi")
 
 def train(slots, out):
     command = ["run", "--slots", str(slots), "train.py", "--epochs", "5", "--out", str(out)]
-    print(f"\n$ pumasi {' '.join(command[:-2])}", flush=True)
+    print(f"\n$ cd examples/digits; pumasi {' '.join(command)}", flush=True)
     subprocess.run([PUMASI, *command], cwd=FOLDER, check=True)
     with np.load(out) as weights:
         return [weights[name] for name in weights.files]
@@ -29,7 +29,7 @@ def main():
     if far > 1e-4:
         sys.exit("They do not agree: that is a bug in Pumasi.")
     print("They agree: two processes have trained one model together.")
-    print("\nNext: .venv/bin/pumasi ps   .venv/bin/pumasi metrics   .venv/bin/pumasi run --help")
+    print("\nNext: . .venv/bin/activate; pumasi ps; pumasi metrics; pumasi run --help")
 
 
 if __name__ == "__main__":

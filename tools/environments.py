@@ -93,7 +93,7 @@ class Installer(NamedTuple):
     def install(self, environment: Environment, *what: str) -> None:
         head = [self.uv, "pip", "install", "--python"] if self.uv else []
         python = str(environment.python)
-        tail = ["--compile-bytecode"] if self.uv else []
+        tail = ["-q", "--compile-bytecode"] if self.uv else ["-q"]
         command = [*head, python] if head else [python, "-m", "pip", "install"]
         call(*command, *tail, *what)
 

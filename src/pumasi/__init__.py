@@ -23,6 +23,10 @@ __all__ = ["PumasiError", "Run", "report", "run"]
 _HOMES = {"PumasiError": "errors", "Run": "api", "report": "report", "run": "api"}
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'pumasi' has no attribute {name!r}")

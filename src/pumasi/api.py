@@ -60,14 +60,21 @@ class Run:
         return self.state
 
 
-def run(command: str | os.PathLike[str] | Sequence[str], *args: str, detach: bool = False, **options: object) -> Run:
+def run(command: str | os.PathLike[str] | Sequence[str], *args: object, detach: bool = False, **options: object) -> Run:
     """Start a script or program and return at once. `options` are those of `pumasi run`: slots, restarts, env …"""
     from pumasi import session
 
-    words = [os.fspath(command)] if isinstance(command, (str, os.PathLike)) else list(command)
-    spec = build_spec({**options, "command": [*words, *args]}, Path.cwd(), os.environ)
+    spec = build_spec({**options, "command": _words(command, args)}, Path.cwd(), os.environ)
     store = Store.open(default_home(os.environ))
     record, process = session.detach(store, spec, lifeline=not detach)
     started = Run(record.id)
     started._manager = None if detach else process
     return started
+
+
+def _words(command: str | os.PathLike[str] | Sequence[str], args: Sequence[object]) -> str | list[str]:
+    """A text alone may hold arguments ("train.py --epochs 3"), unless it is the name of a file."""
+    if isinstance(command, str) and not args and not Path(command).exists():
+        return command
+    words = [os.fspath(command)] if isinstance(command, (str, os.PathLike)) else list(command)
+    return [*words, *(str(word) for word in args)]

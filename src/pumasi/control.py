@@ -132,12 +132,12 @@ def _await_release(store: Store, run_id: str) -> None:
         time.sleep(POLL)
 
 
-def follow(store: Store, run_id: str, view: View, *, pause: Callable[[float], None] = time.sleep) -> RunRecord:
-    """Show the run from its beginning, and go on until it has ended. Events and output come in the order in which they
-    happened. `pause` may raise to leave."""
+def follow(store: Store, run_id: str, view: View, *, tail: int | None = None) -> RunRecord:
+    """Show the run from its beginning or from its last `tail` lines, and go on until it has ended. Events and output
+    come in the order in which they happened."""
     from pumasi.core.measuring import FrameParser
 
-    log, parser, seen = store.follow_log(run_id), FrameParser(), 0
+    log, parser, seen = store.follow_log(run_id, tail=tail), FrameParser(), 0
     events: list[EventRow] = []
 
     def show(frames: Sequence[Frame]) -> None:
@@ -163,7 +163,7 @@ def follow(store: Store, run_id: str, view: View, *, pause: Callable[[float], No
         if record.ended is not None:
             return record
         look_after(store, record)
-        pause(POLL)
+        time.sleep(POLL)
 
 
 def find(store: Store, prefix: str | None) -> RunRecord:

@@ -27,6 +27,9 @@ class PumasiError(Exception):
         self.message = message
         self.hint = hint
 
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
 
 class UsageError(PumasiError):
     exit_code = 2

@@ -47,7 +47,10 @@ def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
 def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
     shares = spec.nodes or (spec.slots,)
     layout = Layout(spec.slots, shares, spec.per_node, spec.slot_as_node, spec.shim)
-    return traps(found, layout)
+    cores = os.cpu_count() or 1
+    crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node
+    crowded = (f"{spec.slots} processes share the {cores} cores of this machine.",) if crowd else ()
+    return (*crowded, *traps(found, layout))
 
 
 def _command(spec: Spec, folder: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -61,12 +64,22 @@ def _command(spec: Spec, folder: Path, environ: Mapping[str, str]) -> tuple[str,
         if not os.access(folder / first, os.X_OK):
             raise UsageError(f"{first} is not executable.", f"chmod +x {first}, or name its interpreter before it.")
         return (str(folder / first), *spec.command[1:])
-    found = shutil.which(first, path=environ.get("PATH"))
+    beside = Path(find_python(spec, environ)).parent
+    found = shutil.which(first, path=str(beside)) or shutil.which(first, path=environ.get("PATH"))
     if found is None:
-        here = folder / first
-        hint = f"To run the one in this folder: ./{first}" if here.exists() else _similar(folder, first)
-        raise UsageError(f"There is no program {first} on the PATH.", hint)
+        raise UsageError(f"There is no program {first} on the PATH.", _where_from(folder, first))
     return (found, *spec.command[1:])
+
+
+_COMES_WITH = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed", "horovodrun": "horovod"}
+
+
+def _where_from(folder: Path, name: str) -> str:
+    if name in _COMES_WITH:
+        return f"It comes with {_COMES_WITH[name]}: activate the environment that has it, or name its Python: --python."
+    if (folder / name).is_file():
+        return f"To run the one in this folder: ./{name}"
+    return _similar(folder, name)
 
 
 def find_python(spec: Spec, environ: Mapping[str, str]) -> str:
@@ -98,7 +111,7 @@ def _similar(folder: Path, name: str) -> str:
         names = sorted(os.listdir((folder / name).parent))  # noqa: PTH208
     except OSError:
         names = []
-    near = difflib.get_close_matches(Path(name).name, names, 1)
+    near = difflib.get_close_matches(Path(name).name, names, 1, cutoff=0.75)
     return f"Did you mean {near[0]}?" if near else "Check the name and the folder."
 
 

@@ -21,7 +21,7 @@ from pumasi import control
 from pumasi.core.frames import Frame
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.metrics import Reading
-from pumasi.core.outcome import Outcome
+from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
 from pumasi.core.spec import Spec, run_name
@@ -36,7 +36,7 @@ from pumasi.store.home import runs_folder
 
 START_SECONDS = 30.0
 """How long a background manager may take to be there."""
-QUESTION = "[s]top it, [l]eave it running, or [Enter] to go on? (Ctrl-C again stops it)"
+QUESTION = "[s]top it, [l]eave it running, or go on? Type s, l or nothing, then Enter. (Ctrl-C again stops it.)"
 
 
 class Unwatched:
@@ -60,9 +60,10 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
     try:
         return Session(store, record, spec, program, view, terminal=terminal).run()
     except KeyboardInterrupt:
-        if store.run(record.id).ended is None:  # it came before the manager could hear it
+        # It came before the manager could hear it, or after it had ended.
+        if store.run(record.id).ended is None:
             control.bury(store, record, "stopped", 5, "Stopped on request.")
-        raise
+        return Outcome(Verdict.STOPPED, "Stopped on request.")
 
 
 def preview(spec: Spec) -> dict[str, Any]:
@@ -190,8 +191,11 @@ class Session:
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
 
     def _answer(self) -> None:
-        self._expect_no_answer()
         answer = os.read(sys.stdin.fileno(), 256).strip().lower()
+        if answer not in (b"", b"s", b"stop", b"l", b"leave"):
+            self._recorder.view.ask(QUESTION)
+            return
+        self._expect_no_answer()
         self._recorder.view.ask("")
         self._interrupts = 0
         if answer.startswith(b"s"):

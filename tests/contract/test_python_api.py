@@ -121,3 +121,14 @@ def test_report_reaches_the_metrics_also_where_pumasi_is_not_installed(place: Wo
     assert run.wait(60) == "done", run.logs()
     (row,) = run.metrics("loss")
     assert (row.step, row.value) == (3, 0.123456789012345)
+
+
+def test_a_text_may_hold_the_arguments_and_a_number_is_one(place: Workplace) -> None:
+    place.script("import sys; print(sys.argv[1:])")
+    one, two = pumasi.run("train.py --epochs 3"), pumasi.run("train.py", "--epochs", 3)
+    assert (one.wait(60), two.wait(60)) == ("done", "done")
+    assert one.logs() == two.logs() == "['--epochs', '3']\n"
+
+
+def test_the_public_names_are_listed() -> None:
+    assert {"run", "Run", "report", "PumasiError"} <= set(dir(pumasi))

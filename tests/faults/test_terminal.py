@@ -198,3 +198,32 @@ def test_two_runs_at_once_do_not_disturb_each_other(workplace: Workplace) -> Non
     names = [{line.split()[-1] for line in out.splitlines()} for out in outputs]
     assert [len(n) for n in names] == [1, 1]
     assert names[0] != names[1]
+
+
+def test_an_answer_that_is_none_is_asked_for_again(sleeping: Terminal, workplace: Workplace) -> None:
+    sleeping.type("\x03")
+    sleeping.wait_for("[l]eave")
+    shown = len(sleeping.shown)
+    sleeping.type("lecho\n")
+    wait_for(lambda: b"[l]eave" in sleeping.shown[shown:], "the question again")
+    assert workplace.last()["state"] == "running"
+    sleeping.type("s\n")
+    assert sleeping.exit_code() == 5
+
+
+def test_the_question_stays_in_sight_while_the_script_goes_on_printing(workplace: Workplace) -> None:
+    workplace.script("""
+        import time
+        while True:
+            print("chatter", flush=True)
+            time.sleep(0.01)
+    """)
+    terminal = Terminal(workplace, "run", "train.py")
+    terminal.wait_for("chatter")
+    terminal.type("\x03")
+    terminal.wait_for("[l]eave")
+    lines = len(workplace.run("logs").stdout.splitlines())
+    wait_for(lambda: len(workplace.run("logs").stdout.splitlines()) > lines + 50, "more lines")
+    assert b"chatter" not in terminal.shown.rpartition(b"[l]eave")[2]
+    terminal.type("s\n")
+    assert terminal.exit_code() == 5

@@ -133,7 +133,7 @@ def test_ctrl_c_ends_a_verb_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         raise KeyboardInterrupt
 
     monkeypatch.setattr("pumasi.cli.ps.main", interrupt)
-    assert main.main(["ps"]) == 5
+    assert main.main(["ps"]) == 130
     assert capsys.readouterr() == ("", "")
 
 
@@ -244,3 +244,11 @@ def test_quick_answers_do_not_wait_for_large_imports(words: list[str], tmp_path:
     loaded = answer.stderr
     for module in ("pydantic", "rich", "asyncio", "dataclasses", "yaml", "argparse", "subprocess"):
         assert f"'{module}'" not in loaded
+
+
+@pytest.mark.parametrize(("other", "ours"), [("list", "ps"), ("rm", "delete"), ("kill", "stop"), ("describe", "show")])
+def test_what_other_tools_call_a_verb_is_understood_as_a_question(
+    other: str, ours: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main([other]) == 2
+    assert f"Did you mean 'pumasi {ours}'?" in capsys.readouterr().err

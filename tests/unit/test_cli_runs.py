@@ -119,7 +119,7 @@ def test_show_tells_what_was_asked_what_happened_and_how_it_ended(pumasi: Pumasi
         "  exit code  1\n",
         f"{failed.id} failed after 12 s: Rank 1 failed first, with exit code 1.\n",
         "  | ValueError: bad\n",
-        "   1  here  worker  exit 1   loss 0.25 · accuracy 0.125\n",
+        "   1  here  worker  exit 1  loss 0.25 · accuracy 0.125\n",
         "  rank 1 ended: exit code 1\n",
     ):
         assert part in out
@@ -287,7 +287,9 @@ def test_deleted_runs_are_gone(pumasi: Pumasi, failed: RunRecord, store: Store) 
     store.update_run(other.id, state="done", ended=1.0, exit_code=0)
     code, _, err = pumasi("delete", failed.id, other.id, failed.id)
     assert code == 0
-    assert err == f"pumasi: {failed.id} is deleted.\npumasi: {other.id} is deleted.\n"
+    assert err == "".join(
+        f"pumasi: {run} is deleted, with its logs and checkpoints.\n" for run in (failed.id, other.id)
+    )
     assert store.runs() == []
     assert not store.folder(failed.id).exists()
 

@@ -5,7 +5,7 @@ from textwrap import dedent
 import pytest
 
 from pumasi.core.frameworks import Layout
-from pumasi.core.frameworks.detect import Detection, detect, local_imports, traps
+from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, traps
 from pumasi.errors import UsageError
 
 # Scripts in the manner of the official guides, cut down to what can be seen in them.
@@ -731,3 +731,10 @@ def test_every_trap_is_one_sentence_with_a_way_out(text: str) -> None:
     assert trap.endswith(".")
     assert not dedent(trap).count("\n")
     assert ": " in trap
+
+
+def test_a_script_that_reads_tf_config_gets_one_even_when_it_is_alone() -> None:
+    reads = detect({"train.py": "import os, json\nimport tensorflow as tf\njson.loads(os.environ['TF_CONFIG'])\n"})
+    sets = detect({"train.py": "import os\nimport tensorflow as tf\nos.environ['TF_CONFIG'] = '{}'\n"})
+    assert joins(reads)
+    assert not joins(sets)

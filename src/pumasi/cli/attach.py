@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 VERB = Verb(
     name="attach",
     usage=("pumasi attach [RUN] [options]",),
-    about="""Shows a run from its beginning and goes on until it ends, as if it had been started here; then ends with
-    its exit code. Ctrl-C asks whether to stop the run or to leave it running; without a terminal it leaves.""",
+    about="""Shows the last thousand lines of a run (with --json all of them) and goes on until it ends, as if it had
+    been started here; then ends with its exit code. Ctrl-C asks whether to stop the run or to leave it running; without
+    a terminal it leaves.""",
     options=(JSON,),
     takes=(0, 1),
     completes=RUNS,
     examples=(("pumasi attach", "the last run"),),
 )
-_QUESTION = "[s]top it, [l]eave it running, or [Enter] to go on?"
+_QUESTION = "[s]top it, [l]eave it running, or go on? Type s, l or nothing, then Enter. (Ctrl-C again leaves it.)"
+_TAIL = 1000
 
 
 class Left(Exception):
@@ -46,12 +48,12 @@ def main(arguments: Arguments) -> int:
     record = find_run(store, arguments)
     view = choose_view(to_streams, ranks=record.ranks or size_of(record.spec), as_json=arguments.has("json"))
     try:
-        return _watch(store, record, view)
+        return _watch(store, record, view, None if arguments.has("json") else _TAIL)
     finally:
         view.close()
 
 
-def _watch(store: Store, record: RunRecord, view: View) -> int:
+def _watch(store: Store, record: RunRecord, view: View, tail: int | None) -> int:
     from pumasi.control import follow, stop
 
     def interrupted(_signal: int, _frame: FrameType | None) -> None:
@@ -59,7 +61,7 @@ def _watch(store: Store, record: RunRecord, view: View) -> int:
 
     before = signal.signal(signal.SIGINT, interrupted)
     try:
-        return follow(store, record.id, view).exit_code or 0
+        return follow(store, record.id, view, tail=tail).exit_code or 0
     except StopWanted:
         ended = stop(store, record, force=False, tell=say)
         say(f"{ended.id} is {ended.state}.")
@@ -78,8 +80,10 @@ def _ask(view: View) -> None:
     # A second Ctrl-C is no answer, but clear enough.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        view.ask(_QUESTION)
-        answer = sys.stdin.readline().strip().lower()
+        answer = "?"
+        while answer not in ("", "s", "stop", "l", "leave"):
+            view.ask(_QUESTION)
+            answer = sys.stdin.readline().strip().lower()
     except KeyboardInterrupt:
         raise Left from None
     finally:

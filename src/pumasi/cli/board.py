@@ -54,6 +54,8 @@ class Board:
             self.ranks[data["rank"]].state = rank_end(data)
         elif kind == "finished":
             self.phase = str(data["verdict"])
+            for row in self.ranks.values():
+                row.state = "gone" if row.state == "running" else row.state
 
     def reading(self, rank: int, reading: Reading) -> None:
         row = self.ranks.setdefault(rank, RankRow("", ""))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pumasi.cli.output import say
+from pumasi.cli.output import say, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.runs import find_runs, open_store
-from pumasi.cli.verbs import RUNS, Option, Verb
+from pumasi.cli.verbs import JSON, RUNS, Option, Verb
 
 VERB = Verb(
     name="delete",
     usage=("pumasi delete [RUN …] [options]",),
     about="""Forgets runs: their record, logs, metrics and the checkpoints in their folder are gone. What the script
     wrote elsewhere is not touched.""",
-    options=(Option(("--force",), "stop the ones that still run, at once"),),
+    options=(Option(("--force",), "stop the ones that still run, at once"), JSON),
     takes=(0, None),
     completes=RUNS,
     examples=(("pumasi delete train-x7k2p", ""), ("pumasi delete", "the last run")),
@@ -25,5 +25,8 @@ def main(arguments: Arguments) -> int:
     store = open_store()
     for record in find_runs(store, arguments):
         delete(store, record, force=arguments.has("force"), tell=say)
-        say(f"{record.id} is deleted.")
+        if arguments.has("json"):
+            show_json({"run": record.id, "deleted": True})
+        else:
+            say(f"{record.id} is deleted, with its logs and checkpoints.")
     return 0

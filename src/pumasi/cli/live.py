@@ -31,6 +31,8 @@ _INTERVAL = 0.125
 _SHORTEST_DELAY = 0.03
 _MOST_ROWS = 16
 _MOST_PENDING = 256 * 1024
+_MOST_HELD = 4 * 1024 * 1024
+"""Output that waits while a question is open, before it scrolls the question away."""
 _SAID = ("planned", "note", "restarting", "left")
 _FIRST_DRAW = 0.4
 """Rich takes a while to import: not in the way of starting the ranks."""
@@ -57,7 +59,8 @@ class LiveView:
     def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
         with self._lock:
             self.board.event(at, kind, data)
-            self._asking = False
+            if kind in ("ending", "finished"):
+                self._asking = False
             if kind == "finished":
                 self._end = end_words(self.board, at, data, self._words)
             elif kind in _SAID:
@@ -67,6 +70,8 @@ class LiveView:
     def output(self, frames: Iterable[Frame]) -> None:
         with self._lock:
             self._printer.output(frames)
+            if self._asking and self._pending_size < _MOST_HELD:
+                return
             if self._pending_size > _MOST_PENDING or time.monotonic() - self._flushed > _SHORTEST_DELAY:
                 self._flush()
 
@@ -75,13 +80,14 @@ class LiveView:
             self.board.reading(rank, reading)
 
     def ask(self, question: str) -> None:
-        """While a question is open the lines at the bottom are gone: what the user types must not be drawn over."""
+        """While a question is open nothing scrolls and the lines at the bottom are gone: what the user types must not
+        be drawn over."""
         with self._lock:
             self._asking = bool(question)
             if question:
                 self._lines = []
                 self._say(question)
-                self._flush()
+            self._flush()
 
     def close(self) -> None:
         with self._lock:
@@ -111,7 +117,7 @@ class LiveView:
             with self._lock:
                 if not self._asking and not self._over.is_set():
                     self._lines = draw(self.board, self._unfinished(), time.time(), *_terminal_size())
-                self._flush()
+                    self._flush()
 
     def _unfinished(self) -> dict[int, str]:
         texts = {rank: self._printer.unfinished(rank) for rank in self.board.ranks}

@@ -12,10 +12,11 @@ from pumasi.cli.output import is_colourful
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.printer import Printer, to_streams
 from pumasi.cli.runs import find_run, open_store, size_of
-from pumasi.cli.verbs import RUNS, Option, Verb
+from pumasi.cli.verbs import JSON, RUNS, Option, Verb
 from pumasi.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
+    from pumasi.cli.views import JsonView
     from pumasi.core.frames import Frame
     from pumasi.store import RunRecord, Store
 
@@ -30,6 +31,7 @@ VERB = Verb(
         Option(("--since",), "only what is younger: 10m, 2h, 2026-11-15T21:40", "TIME"),
         Option(("-n", "--tail"), "only the last N lines", "N"),
         Option(("-t", "--timestamps"), "put the time in front of each line"),
+        JSON._replace(help="print one JSON object a line instead"),
     ),
     takes=(0, 1),
     completes=RUNS,
@@ -52,13 +54,18 @@ def main(arguments: Arguments) -> int:
     record = find_run(store, arguments)
     _check_ranks(ranks, record)
     one = len(ranks) == 1 or (record.ranks or size_of(record.spec)) == 1
-    printer = Printer(to_streams, prefixed=not one, exact=one, colour=is_colourful(sys.stdout))
+    printer: Printer | JsonView = Printer(to_streams, prefixed=not one, exact=one, colour=is_colourful(sys.stdout))
+    if arguments.has("json"):
+        from pumasi.cli.views import JsonView
+
+        printer = JsonView(to_streams)
     wanted: dict[str, Any] = {"since_ms": since, "tail": tail, "ranks": ranks}
     read = _follow if arguments.has("follow") else _read
     stamp = _stamped if arguments.has("timestamps") else _unchanged
     for batch in read(store, record.id, wanted):
         printer.output(stamp(batch))
-    printer.finish()
+    if isinstance(printer, Printer):
+        printer.finish()
     return 0
 
 

@@ -10,11 +10,25 @@ from io import TextIOWrapper
 
 from pumasi.errors import PumasiError, SystemTrouble, UsageError
 
-_STOPPED = 5
+_INTERRUPTED = 130
 _BUG = 70
 _MACHINE_ERRORS = frozenset(
     (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 )
+
+
+_OTHER_NAMES = {
+    "list": "ps",
+    "ls": "ps",
+    "status": "ps",
+    "rm": "delete",
+    "remove": "delete",
+    "kill": "stop",
+    "cancel": "stop",
+    "describe": "show",
+    "start": "run",
+}
+"""What other tools call it."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -48,7 +62,7 @@ def _run(words: Sequence[str]) -> int:
     except PumasiError as error:
         return _tell(error)
     except KeyboardInterrupt:
-        return _STOPPED
+        return _INTERRUPTED
     except BrokenPipeError:
         # Who reads has seen enough (`| head`).
         return 0
@@ -105,7 +119,7 @@ def _unknown_verb(name: str) -> UsageError:
         return UsageError(f"Pumasi has no option {name}.", "A verb comes first: pumasi run train.py")
     if name.endswith(".py"):
         return UsageError(f"Pumasi has no verb '{name}'.", f"To run that script: pumasi run {name}")
-    near = closest(name, SUMMARIES, least=0.5)
+    near = _OTHER_NAMES.get(name) or closest(name, SUMMARIES, least=0.5)
     hint = f"Did you mean 'pumasi {near}'?" if near else "'pumasi --help' lists them."
     return UsageError(f"Pumasi has no verb '{name}'.", hint)
 

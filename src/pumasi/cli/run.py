@@ -33,7 +33,8 @@ VERB = Verb(
     together. What stands after the script belongs to the script, even if it looks like an option of ours. What it
     prints goes to stdout, what Pumasi has to say to stderr.
 
-    Everything can also stand in pumasi.yaml (slots: 4) or in the environment (PUMASI_SLOTS=4).""",
+    What is asked of the run can also stand in pumasi.yaml (slots: 4) or in the environment (PUMASI_SLOTS=4). A terminal
+    that is closed leaves the run running; Ctrl-C asks.""",
     options=(
         Option(("--slots",), "so many processes (default: 1)", "N", group=_PROCESSES),
         Option(("--gpus",), "so many processes, each with a GPU; 0: without any", "N", group=_PROCESSES),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from pumasi.cli import sentences
-from pumasi.cli.output import say
+from pumasi.cli.output import say, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.runs import find_run, open_store, time_taken
-from pumasi.cli.verbs import RUNS, Option, Verb
+from pumasi.cli.verbs import JSON, RUNS, Option, Verb
 from pumasi.errors import SpecError, UsageError
 
 VERB = Verb(
@@ -16,7 +16,7 @@ VERB = Verb(
     usage=("pumasi wait [RUN] [options]",),
     about="""Waits until a run ends, and ends with the exit code that the run ended with; with 4 when the run has not
     ended in time. The run does not mind either way.""",
-    options=(Option(("--timeout",), "wait at most so long: 90, 15m, 2h", "TIME"),),
+    options=(Option(("--timeout",), "wait at most so long: 90, 15m, 2h", "TIME"), JSON),
     takes=(0, 1),
     completes=RUNS,
     examples=(
@@ -40,6 +40,9 @@ def main(arguments: Arguments) -> int:
         say(str(error), f"Watch it: pumasi attach {record.id}")
         return _NOT_IN_TIME
     told: dict[str, Any] = {"verdict": record.state, **(record.outcome or {})}
+    if arguments.has("json"):
+        show_json({"run": record.id, "exit_code": record.exit_code, **told})
+        return record.exit_code or 0
     metrics = next(iter(store.last_metrics(record.id).values()), {})
     say(sentences.end_line(record.id, told, time_taken(record), metrics))
     return record.exit_code or 0

@@ -14,6 +14,7 @@ _CLUES = (
     (r"\bMemoryError\b|Cannot allocate memory", "Memory is full: try a smaller batch, or fewer slots."),
     (r"No space left on device", "A disk is full: free some space, or have the script write elsewhere."),
     (r"ddress already in use", "Another program has that port. The ports that Pumasi hands out are free ones."),
+    (r"\bEOFError\b", "Programs have no standard input here: give them what they need as arguments or files."),
     (r"error: (unrecognized|the following) arguments", "What stands after the script's name is handed to the script."),
 )
 

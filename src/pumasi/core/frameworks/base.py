@@ -93,6 +93,8 @@ class Framework:
     starts: tuple[str, ...] = ()
     joins: tuple[str, ...] = ()
     """Calls that fail without a group, be it a group of one."""
+    variables: tuple[str, ...] = ()
+    """What scripts read by themselves, and can't do without either."""
     launchers: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
     see_gpus: Sight = "own"

@@ -48,9 +48,11 @@ def detect(
 
 
 def joins(detection: Detection) -> bool:
-    """Whether the script calls what needs a group, even when it is alone in it."""
-    framework = find_framework(detection.framework)
-    return framework is not None and any(call.name in framework.joins for call in detection.script.calls)
+    """Whether the script calls or reads what needs a group, even when it is alone in it."""
+    framework, script = find_framework(detection.framework), detection.script
+    if framework is None:
+        return False
+    return any(call.name in framework.joins for call in script.calls) or script.reads(*framework.variables)
 
 
 def traps(detection: Detection, layout: Layout) -> tuple[str, ...]:

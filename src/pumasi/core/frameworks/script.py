@@ -88,6 +88,9 @@ class Script(NamedTuple):
         within = tuple(f"{prefix}." for prefix in prefixes)
         return sorted(name for name in self.names if name in prefixes or name.startswith(within))
 
+    def reads(self, *variables: str) -> bool:
+        return not self.variables.isdisjoint(variables)
+
     def reads_rank(self) -> bool:
         return any(_RANK_VARIABLE.fullmatch(variable) for variable in self.variables)
 

@@ -34,6 +34,7 @@ class TensorFlow(Framework):
     name = "tensorflow"
     modules = ("tensorflow", "tf_keras")
     companions = ("tensorflow_datasets", "tensorflow_hub", "tensorflow_probability", "tensorflow_text")
+    variables = ("TF_CONFIG",)
     starts = ("tensorflow.distribute", "tensorflow.compat.v1.distribute", "tensorflow.compat.v2.distribute")
 
     def wires(self, gang: Gang) -> bool:
