@@ -589,7 +589,7 @@ def test_an_agent_that_waits_for_the_last_processes_looks_for_them_in_one_place_
 ) -> None:
     """Every rank that ends makes it look; the looks must not each go on by themselves."""
     monkeypatch.setattr(agent, "family", lambda *_: {1})
-    monkeypatch.setattr(agent, "reap_all", dict)
+    monkeypatch.setattr(agent, "reap_all", lambda: ({}, False))
     for _ in range(40):
         small_agent.check_gone()
     assert len(small_agent.timers) == 1

@@ -61,9 +61,8 @@ _LETTERS = bytes(c if chr(c).isalpha() or c == ord("{") or c > 127 else 32 for c
 
 _STEP_ALONE = re.compile(rb"\W{0,3}(?:step|iteration|iter|batch)\W{0,3}\d+\b(?=\D*$)\W*[a-zA-Z]{3}", re.IGNORECASE)
 """`step 7: reading the next shard`: no number but the step's, and no title either. Some programs print thousands."""
-_NUMBERED = re.compile(
-    rb"(?:epoch|step|iter|iteration|batch|episode|update|round)s?[\W_]{0,4}\d|\dit\b|s/step", re.IGNORECASE
-)
+_PLACES = frozenset(word.encode() for word in _STEPS | {"epoch"})
+_MARKS = b" \t_:=#-,.([/"
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _NUMBER = (
     r"[-+]?(?:[0-9]{1,20}(?:,[0-9]{3}){0,6}(?:\.[0-9]{0,30})?(?:[eE][-+]?[0-9]{1,4})?|\.[0-9]{1,30}(?:[eE][-+]?[0-9]{1,4})?"
@@ -172,16 +171,29 @@ def _find(line: bytes) -> _Found | None:
     if 0x1B in line:
         line = _ANSI.sub(b"", line)
     words = line.translate(_LETTERS).split()
-    if _HINTS.isdisjoint(words) or (_NAMES.isdisjoint(words) and _is_chat(line)):
+    if _HINTS.isdisjoint(words) or (_NAMES.isdisjoint(words) and _is_chat(line, words)):
         return None
     if b"\b" in line or b"\r" in line:
         line = _last_frame(line)
     return _parse(line.decode("utf-8", "replace").rstrip())
 
 
-def _is_chat(line: bytes) -> bool:
-    """Of a line that names no measure: whether its epoch or step, if any, has no number, or the only one."""
-    return b"{" not in line and (not _NUMBERED.search(line) or _STEP_ALONE.match(line) is not None)
+def _is_chat(line: bytes, words: list[bytes]) -> bool:
+    """Of a line that names no measure: whether its epoch or step, if any, has no number, or the only one. Not a regular
+    expression: searching for so many words, most of them in vain, is what a chatty program would pay for."""
+    if _STEP_ALONE.match(line):
+        return True
+    low = line.lower()
+    if b"{" in low or b"s/step" in low or b"it" in words:
+        return False
+    for word in words:
+        if word in _PLACES:
+            at = low.find(word) + len(word)
+            while at >= len(word):
+                if low[at : at + 5].lstrip(_MARKS)[:1].isdigit():
+                    return False
+                at = low.find(word, at) + len(word)
+    return True
 
 
 def _last_frame(line: bytes) -> bytes:
