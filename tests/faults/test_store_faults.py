@@ -91,7 +91,7 @@ def test_a_full_disk_is_told_in_a_sentence_and_forgotten_when_there_is_space(dis
         store.add_event(run_id, 2.0, "note", {})
         disk.fill()
         for write in writes(store, run_id):
-            with pytest.raises(SystemTrouble, match=r"^The disk under .* is full\.$") as trouble:
+            with pytest.raises(SystemTrouble, match=r"^The disk under .* is full\.\n") as trouble:
                 write()
             assert "Free some space" in trouble.value.hint
         assert ([run.id for run in store.runs()], len(store.events(run_id))) == ([run_id], 2)
