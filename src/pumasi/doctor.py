@@ -21,8 +21,10 @@ OK, WARN, MISSING = "ok", "warn", "missing"
 _PATIENCE = 1.5
 _GIB = 2**30
 _FRAMEWORKS = ("torch", "tensorflow", "jax", "keras", "tf-keras", "horovod", "mpi4py")
-_LARGE = {"torch": "torch", "tensorflow": "tensorflow", "jax": "jax", "keras": "keras", "transformers": "transformers"}
-"""Packages that are slow to import when they are not compiled, by the folder that each is in."""
+_OTHER_NAMES = {"tensorflow": ("tensorflow-cpu", "tensorflow-macos", "tf-nightly")}
+"""Under which else a package is published."""
+_LARGE = ("torch", "tensorflow", "jax", "keras", "transformers")
+"""Packages that are slow to import when they are not compiled; each is in a folder of its name."""
 
 
 class Finding(NamedTuple):
@@ -83,16 +85,23 @@ def check_python(place: Place) -> list[Finding]:
 
 _QUESTION = """
 import importlib.metadata as metadata, importlib.util, json, os, platform, sys
-names, large = json.loads(sys.argv[1])
+names, others, large = json.loads(sys.argv[1])
 versions, uncompiled = {}, {}
+
+def find(name):
+    for published in (name, *others.get(name, ())):
+        try:
+            return metadata.distribution(published)
+        except metadata.PackageNotFoundError:
+            pass
+
 for name in {*names, *large}:
-    try:
-        found = metadata.distribution(name)
-    except metadata.PackageNotFoundError:
+    found = find(name)
+    if found is None:
         continue
     versions[name] = found.version
-    folder = str(found.locate_file(large.get(name, "\\0")))
-    if "\\0" not in folder and os.path.isdir(folder):
+    folder = str(found.locate_file(name))
+    if name in large and os.path.isdir(folder):
         files = [os.path.join(folder, file) for file in os.listdir(folder) if file.endswith(".py")]
         if files and not any(os.path.exists(importlib.util.cache_from_source(file)) for file in files):
             uncompiled[name] = folder
@@ -102,7 +111,7 @@ print(json.dumps({"version": platform.python_version(), "versions": versions, "u
 
 def _ask_python(python: str) -> dict[str, dict[str, str]] | None:
     """What is installed, without importing any of it: TensorFlow alone would take five seconds."""
-    command = [python, "-c", _QUESTION, json.dumps([_FRAMEWORKS, _LARGE])]
+    command = [python, "-c", _QUESTION, json.dumps([_FRAMEWORKS, _OTHER_NAMES, _LARGE])]
     try:
         answer = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=True, stdin=subprocess.DEVNULL)
         facts: dict[str, dict[str, str]] = json.loads(answer.stdout)

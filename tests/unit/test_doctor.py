@@ -70,6 +70,17 @@ def test_packages_that_nobody_compiled_are_slow_to_import_and_that_is_said(place
     assert [finding.topic for finding in doctor.check_python(inside)] == ["python", "frameworks"]
 
 
+def test_tensorflow_is_found_under_its_other_names(place: Place, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    folder = site / "tensorflow_cpu-2.21.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow-cpu\nVersion: 2.21.0\n")
+    inside = place._replace(environ={**place.environ, "VIRTUAL_ENV": str(tmp_path / "env")})
+    _, frameworks = doctor.check_python(inside)
+    assert frameworks.text == "tensorflow 2.21.0"
+
+
 def test_a_python_that_is_broken_is_told(place: Place, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     make_program(tmp_path / "bin", "python", "not json")

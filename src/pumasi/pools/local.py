@@ -67,7 +67,7 @@ class LocalPool(Pool):
         wanted = sum(placement.values())
         for gpu in self._free_gpus():
             if len(self._held) < wanted:
-                self._hold(gpu)
+                self._try_lock(gpu, keep=True)
         if len(self._held) < wanted:
             self._release()
             return None
@@ -75,9 +75,6 @@ class LocalPool(Pool):
 
     def _free_gpus(self) -> list[Gpu]:
         return [gpu for gpu in self._gpus if not gpu.busy and self._try_lock(gpu, keep=False)]
-
-    def _hold(self, gpu: Gpu) -> None:
-        self._try_lock(gpu, keep=True)
 
     def _try_lock(self, gpu: Gpu, *, keep: bool) -> bool:
         """A GPU belongs to the run that holds the lock on its file; the kernel frees it when the manager dies."""
