@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-ENVIRONMENTS := $(PYTHON) tools/environments.py
+ENVIRONMENTS := $(PYTHON) -m tools.environments
 
 .PHONY: help demo test test-all check format bench frameworks setup clean
 

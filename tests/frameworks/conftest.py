@@ -44,5 +44,5 @@ def horovod_python() -> Path:
 def _environment(name: str) -> Path:
     folder = CHECKOUT / f".venv-{name}"
     if not (folder / "pumasi-stamp").is_file():
-        pytest.fail(f"{folder.name} is missing, or half made: make it with python tools/environments.py {name}")
+        pytest.fail(f"{folder.name} is missing, or half made: make it with python -m tools.environments {name}")
     return folder / "bin" / "python"

