@@ -1,0 +1,19 @@
+// A CoreDNS with the few plugins that a cluster's names need.
+package main
+
+import (
+	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/coredns/coredns/coremain"
+	_ "github.com/coredns/coredns/plugin/bind"
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
+)
+
+func init() {
+	dnsserver.Directives = []string{"bind", "errors", "cache", "kubernetes"}
+}
+
+func main() {
+	coremain.Run()
+}

@@ -1,0 +1,3 @@
+module pumasi.test/init
+
+go 1.26.0
