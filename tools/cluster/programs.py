@@ -243,8 +243,8 @@ class Go(NamedTuple):
             raise SetupError(f"the Go of {SOURCES / 'go.txt'} does not run, or is older than {wanted}")
         return found
 
-    def run(self, module: Module, *arguments: str, counts: Callable[[str], bool]) -> list[str]:
-        """The lines that it writes, except those that `counts` takes as signs of progress."""
+    def run(self, module: Module, *arguments: str, counts: Callable[[str], bool]) -> None:
+        """`counts` takes the lines that are signs of progress; the others are told if it fails."""
         with subprocess.Popen(
             [self.program, *arguments],
             cwd=module.folder,
@@ -258,15 +258,14 @@ class Go(NamedTuple):
         ) as process:
             try:
                 lines = (line.rstrip() for line in process.stdout or ())
-                kept = [line for line in lines if not counts(line)]
+                words = [line for line in lines if not counts(line)]
                 status = process.wait()
             except BaseException:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 raise
         if status:
-            raise SetupError("\n".join(kept[-LAST_LINES:]) or f"{self.program} ended with {status}")
-        return kept
+            raise SetupError("\n".join(words[-LAST_LINES:]) or f"{self.program} ended with {status}")
 
     def environ(self) -> dict[str, str]:
         return {
@@ -312,12 +311,12 @@ def build(module: Module, go: Go, shelf: Path, say: Say) -> None:
     stale = "{{if .Stale}}{{.ImportPath}}{{end}}"
     with Progress(f"building {module.title}", say) as progress:
         try:
-            listed = go.run(module, "list", "-deps", "-f", stale, *link, module.target, counts=progress.fetches)
+            go.run(module, "list", "-deps", "-f", stale, *link, module.target, counts=progress.lists)
         except SetupError as trouble:
             raise SetupError(
-                f"the sources of {module.title} could not be fetched; that needs the network, once:\n{trouble}"
+                f"the sources that {module.folder} pins could not be fetched; that needs the network, once:\n{trouble}"
             ) from None
-        progress.packages = set(listed)
+        progress.fetching = False
         try:
             go.run(module, "build", "-v", *link, "-o", str(output), module.target, counts=progress.compiles)
         except SetupError as trouble:
@@ -359,7 +358,8 @@ class Progress:
         self.say = say
         self.started = time.monotonic()
         self.fetched = 0
-        self.packages: set[str] | None = None
+        self.fetching = True
+        self.packages: set[str] = set()
         self.compiled = 0
         self.over = threading.Event()
         self.clock = threading.Thread(target=self.tick, daemon=True)
@@ -372,19 +372,25 @@ class Progress:
         self.over.set()
         self.clock.join()
 
+    def lists(self, line: str) -> bool:
+        package = " " not in line
+        if package:
+            self.packages.add(line)
+        return package or self.fetches(line)
+
     def fetches(self, line: str) -> bool:
         fetching = line.startswith("go: downloading ")
         self.fetched += fetching
         return fetching
 
     def compiles(self, line: str) -> bool:
-        compiled = line in (self.packages or ())
+        compiled = line in self.packages
         self.compiled += compiled
         return compiled or self.fetches(line)
 
     def text(self) -> str:
         seconds = f"{time.monotonic() - self.started:.0f} s"
-        if self.packages is None:
+        if self.fetching:
             return f"{self.title}: {self.fetched} sources fetched, {seconds}"
         if self.compiled < len(self.packages):
             return f"{self.title}: {self.compiled} of {len(self.packages)} packages compiled, {seconds}"
