@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tools import common
 from tools.cluster import programs
 from tools.cluster.errors import ClusterError

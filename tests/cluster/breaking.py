@@ -1,0 +1,126 @@
+"""Breaks a cluster for real. What breaks it undoes itself, and waits until the cluster is well again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.cluster.subject import Kubernetes, Namespace
+from tools.cluster.cluster import Cluster
+
+
+def own(kubernetes: Kubernetes) -> Cluster:
+    assert kubernetes.own is not None, "only a cluster of our own is ours to break"
+    return kubernetes.own
+
+
+@contextmanager
+def killed(kubernetes: Kubernetes, machine: str, program: str) -> Iterator[None]:
+    """The machine is a node's name or `control`; the program is kubelet, containerd, kube-apiserver, etcd, …"""
+    cluster = own(kubernetes)
+    cluster.machine(machine).kill(program)
+    try:
+        yield
+    finally:
+        cluster.start(cluster.machine(machine), program)
+        own(kubernetes).recover()
+
+
+@contextmanager
+def frozen(kubernetes: Kubernetes, machine: str, program: str) -> Iterator[None]:
+    """The process is there and keeps its connections, and answers nothing."""
+    where = own(kubernetes).machine(machine)
+    where.signal(program, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        where.signal(program, signal.SIGCONT)
+        own(kubernetes).recover()
+
+
+@contextmanager
+def cut_off(kubernetes: Kubernetes, node: str) -> Iterator[None]:
+    """The node's cable is out: it lives on, alone."""
+    control = own(kubernetes).control
+    control.run("ip", "link", "set", node, "down")
+    try:
+        yield
+    finally:
+        control.run("ip", "link", "set", node, "up")
+        own(kubernetes).recover()
+
+
+@contextmanager
+def powered_off(kubernetes: Kubernetes, node: str) -> Iterator[None]:
+    """The node's plug is pulled: all its processes are gone at once; its disk is there when it boots again."""
+    cluster = own(kubernetes)
+    machine = cluster.machine(node)
+    machine.pull_plug()
+    try:
+        yield
+    finally:
+        cluster.boot(machine)
+        own(kubernetes).recover()
+
+
+@contextmanager
+def full_disk(kubernetes: Kubernetes, node: str) -> Iterator[None]:
+    """Not a byte is free on the disk where the node keeps volumes, logs and containers."""
+    machine = own(kubernetes).machine(node)
+    filler = "/var/lib/filler"
+    free = machine.run("df", "--output=avail", "-B1", "/var/lib").split()[-1]
+    machine.run("fallocate", "-l", free, filler)
+    try:
+        yield
+    finally:
+        machine.run("rm", filler)
+        own(kubernetes).recover()
+
+
+@contextmanager
+def cordoned(kubernetes: Kubernetes, node: str) -> Iterator[None]:
+    kubernetes.kubectl("cordon", node)
+    try:
+        yield
+    finally:
+        kubernetes.kubectl("uncordon", node)
+
+
+@contextmanager
+def drained(kubernetes: Kubernetes, node: str) -> Iterator[None]:
+    try:
+        kubernetes.kubectl(
+            "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--grace-period=1"
+        )
+        yield
+    finally:
+        kubernetes.kubectl("uncordon", node)
+
+
+@contextmanager
+def tainted(kubernetes: Kubernetes, node: str, taint: str) -> Iterator[None]:
+    """`taint` as kubectl has it: KEY=VALUE:EFFECT"""
+    kubernetes.kubectl("taint", "node", node, taint)
+    try:
+        yield
+    finally:
+        kubernetes.kubectl("taint", "node", node, f"{taint}-")
+
+
+def evict(namespace: Namespace, pod: str) -> None:
+    """As a drain or an autoscaler does."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace.name}}
+    path = f"/api/v1/namespaces/{namespace.name}/pods/{pod}/eviction"
+    namespace.cluster.kubectl("create", "--raw", path, "-f", "-", feed=json.dumps(eviction))
+
+
+def kill_pod(namespace: Namespace, pod: str) -> None:
+    """kill -9 for every process in the pod's containers."""
+    cluster = own(namespace.cluster)
+    status = namespace.pod(pod)["status"]
+    for container in status["containerStatuses"]:
+        for pid in cluster.processes_of(container["containerID"].removeprefix("containerd://")):
+            os.kill(pid, signal.SIGKILL)

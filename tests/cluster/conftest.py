@@ -1,0 +1,61 @@
+"""One cluster for the session, one namespace for each test, and a look at what a test has left behind."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.owning import own_cluster, session_name
+from tests.cluster.subject import EXISTING, Kubernetes, Namespace, existing_kubeconfig
+from tools.cluster.blueprint import Blueprint
+
+HERE = Path(__file__).parent
+LEFT_OUT = pytest.StashKey[list[str]]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+    if existing_kubeconfig():
+        breaking = [item for item in items if item.get_closest_marker("breaks")]
+        config.stash[LEFT_OUT] = [item.nodeid for item in breaking]
+        config.hook.pytest_deselected(items=breaking)
+        items[:] = [item for item in items if item not in breaking]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if names := config.stash.get(LEFT_OUT, []):
+        terminalreporter.section("left out")
+        terminalreporter.write_line(f"{EXISTING} names a cluster that is not ours to break. Not run for that reason:")
+        for name in names:
+            terminalreporter.write_line(f"  {name}")
+
+
+@pytest.fixture(scope="session")
+def kubernetes() -> Iterator[Kubernetes]:
+    if found := existing_kubeconfig():
+        kubectl = shutil.which("kubectl")
+        assert kubectl, f"{EXISTING} is set, and there is no kubectl on the PATH"
+        yield Kubernetes(found, kubectl, own=None)
+        return
+    with own_cluster(Blueprint(name=session_name())) as cluster:
+        yield Kubernetes(cluster.kubeconfig, str(cluster.folder / "kubectl"), cluster)
+
+
+@pytest.fixture
+def namespace(kubernetes: Kubernetes) -> Iterator[Namespace]:
+    """A test that leaves anything in the cluster outside of it, or that can't be cleared away, fails."""
+    before = kubernetes.footprint()
+    place = Namespace(f"test-{secrets.token_hex(4)}", kubernetes)
+    place.open()
+    try:
+        yield place
+    finally:
+        place.close()
+    assert kubernetes.footprint() == before

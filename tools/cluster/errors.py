@@ -1,0 +1,2 @@
+class ClusterError(Exception):
+    """A sentence about what stands in the way."""
