@@ -36,7 +36,7 @@ SHELF = CACHE / "cluster"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 BUILD_FLAGS = "-mod=readonly -trimpath -buildvcs=false -modcacherw"
 GO = "/usr/local/go/bin/go"
-BUILD_SPACE = 6_000_000_000
+BUILD_SPACE = 11_000_000_000
 LAST_LINES = 12
 
 # The programs of the distribution that a cluster needs, and the Debian packages that have them.
@@ -194,6 +194,7 @@ def make(folder: Path, say: Say) -> None:
     whole.replace(folder)
     for old in set(SHELF.glob("*-*")) - {folder, *shelves}:
         old.replace(building / old.name)
+    say("clearing up …")
     shutil.rmtree(building)
 
 
