@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from tests.cluster.subject import Kubernetes, Namespace
 from tools.cluster.cluster import Cluster
+
+Breaker = Callable[[Kubernetes, str, str], AbstractContextManager[None]]
 
 
 def own(kubernetes: Kubernetes) -> Cluster:
@@ -58,7 +60,7 @@ def powered_off(kubernetes: Kubernetes, node: str) -> Iterator[None]:
     """The node's plug is pulled: all its processes are gone at once; its disk is there when it boots again."""
     cluster = own(kubernetes)
     machine = cluster.machine(node)
-    machine.pull_plug()
+    cluster.power_off(machine)
     try:
         yield
     finally:

@@ -71,9 +71,9 @@ class Namespace:
         wait_for(lambda: "default" in self.kubectl("get", "serviceaccounts", "-o", "name"), "its service account")
 
     def close(self) -> None:
-        self.kubectl("delete", "pods", "--all", "--grace-period=1", "--wait=false")
+        self.kubectl("delete", "jobs,pods", "--all", "--grace-period=1", "--timeout=60s", seconds=90)
         self.cluster.kubectl("delete", "namespace", self.name, "--timeout=90s", seconds=120)
-        wait_for(lambda: not self.sandboxes(), "the nodes to forget its pods")
+        wait_for(lambda: not self.living_containers(), "its last container to end")
 
     def kubectl(self, *arguments: str, feed: str = "", seconds: float = 60) -> str:
         return self.cluster.kubectl("-n", self.name, *arguments, feed=feed, seconds=seconds)
@@ -97,13 +97,10 @@ class Namespace:
     def wait_for_phase(self, pod: str, *phases: str, seconds: float = 60) -> None:
         wait_for(lambda: self.phase(pod) in phases, f"the pod {pod} to be {' or '.join(phases)}", seconds)
 
-    def sandboxes(self) -> list[str]:
-        """Pods of this namespace that a container runtime of our own cluster still knows."""
+    def living_containers(self) -> list[str]:
+        """Those of this namespace that live on a node of our own cluster, whatever the API says."""
         own = self.cluster.own
-        if own is None:
-            return []
-        label = f'labels."io.kubernetes.pod.namespace"=={self.name}'
-        return [f"{node.name} {found}" for node in own.nodes for found in own.containers(node, label)]
+        return own.living_containers(self.name) if own else []
 
 
 def _state(node: dict[str, Any]) -> dict[str, Any]:

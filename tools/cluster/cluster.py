@@ -45,7 +45,7 @@ CTR = (f"{plans.PROGRAMS}/ctr", "--namespace", "k8s.io")
 # can't be written any more. $1 programs, $2 folder, then the shares.
 CONTROL_MOUNTS = """
 mount -t tmpfs -o mode=755 run /mnt
-mkdir -p /mnt/pumasi/programs /mnt/pumasi/cluster /mnt/pumasi/shares /mnt/containerd /mnt/netns /mnt/lock
+mkdir -p /mnt/pumasi/programs /mnt/pumasi/cluster /mnt/pumasi/shares /mnt/lock
 mount --rbind "$1" /mnt/pumasi/programs
 mount --rbind "$2" /mnt/pumasi/cluster
 shift 2
@@ -63,13 +63,15 @@ mount -o remount,bind,ro /
 echo 1 > /proc/sys/net/ipv4/ip_forward
 """
 
-# In a node: its own disk holds what a node's disk holds. $1 the node's name.
+# In a node: a /run and a disk of its own. $1 the node's name.
 NODE_MOUNTS = """
+mount -t tmpfs -o mode=755 run /mnt
+mkdir -p /mnt/pumasi /mnt/lock
+mount --rbind /run/pumasi /mnt/pumasi
+mount --no-mtab --move /mnt /run
 mount -o loop /run/pumasi/cluster/$1/disk /var/lib
 mkdir -p /var/lib/log /var/lib/cni/conf
 mount --bind /var/lib/log /var/log
-mount -t tmpfs -o mode=755 containerd /run/containerd
-mount -t tmpfs -o mode=755 netns /run/netns
 cp /run/pumasi/cluster/$1/pods.conflist /var/lib/cni/conf
 echo 1 > /proc/sys/net/ipv4/ip_forward
 """
@@ -156,9 +158,14 @@ class Cluster:
                 found.update(int(pid) for pid in file.read_text().split())
         return found
 
-    def containers(self, node: Machine, which: str) -> list[str]:
-        """What the node's container runtime knows; `which` is a filter of ctr's."""
-        return node.run(*CTR, "containers", "list", "--quiet", which).split()
+    def living_containers(self, namespace: str) -> list[str]:
+        """Of one namespace's pods, as the nodes see them, whatever the API says."""
+        found = []
+        for node in self.nodes:
+            known = node.run(*CTR, "containers", "list", "-q", f'labels."io.kubernetes.pod.namespace"=={namespace}')
+            living = node.run(*CTR, "tasks", "list", "-q")
+            found += sorted(set(known.split()) & set(living.split()))
+        return found
 
     def recover(self) -> None:
         """Waits until all is well after something was broken."""
@@ -301,8 +308,13 @@ class Cluster:
         self.start(node, "kubelet")
         self.start(node, "kube-proxy")
 
+    def power_off(self, node: Machine) -> None:
+        """At once, and without a word to anybody."""
+        node.pull_plug()
+        self.control.run("ip", "link", "delete", node.name)
+
     def boot(self, node: Machine) -> None:
-        """Brings a node back whose plug was pulled; its disk is as it was."""
+        """Brings a node back that was powered off; its disk is as it was."""
         index = self.blueprint.nodes.index(node.name)
         self._boot_node(index)
         self._start_kubelet(index)
