@@ -11,6 +11,12 @@ from contextlib import AbstractContextManager, contextmanager
 from tests.cluster.subject import Kubernetes, Namespace
 from tools.cluster.cluster import Cluster
 
+# Most of it at once, and the rest until there is no more.
+FILL = """
+fallocate -l "$(($(stat -f -c '%a * %S' /var/lib) - 8000000))" /var/lib/filler.0
+cat /dev/zero > /var/lib/filler.1 2> /dev/null
+test "$(stat -f -c %a /var/lib)" = 0
+"""
 Breaker = Callable[[Kubernetes, str, str], AbstractContextManager[None]]
 
 
@@ -72,13 +78,11 @@ def powered_off(kubernetes: Kubernetes, node: str) -> Iterator[None]:
 def full_disk(kubernetes: Kubernetes, node: str) -> Iterator[None]:
     """Not a byte is free on the disk where the node keeps volumes, logs and containers."""
     machine = own(kubernetes).machine(node)
-    filler = "/var/lib/filler"
-    free = machine.run("df", "--output=avail", "-B1", "/var/lib").split()[-1]
-    machine.run("fallocate", "-l", free, filler)
     try:
+        machine.run("sh", "-c", FILL)
         yield
     finally:
-        machine.run("rm", filler)
+        machine.run("sh", "-c", "rm -f /var/lib/filler.*")
         own(kubernetes).recover()
 
 
@@ -121,8 +125,5 @@ def evict(namespace: Namespace, pod: str) -> None:
 
 def kill_pod(namespace: Namespace, pod: str) -> None:
     """kill -9 for every process in the pod's containers."""
-    cluster = own(namespace.cluster)
-    status = namespace.pod(pod)["status"]
-    for container in status["containerStatuses"]:
-        for pid in cluster.processes_of(container["containerID"].removeprefix("containerd://")):
-            os.kill(pid, signal.SIGKILL)
+    for pid in namespace.processes(pod):
+        os.kill(pid, signal.SIGKILL)

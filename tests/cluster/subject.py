@@ -71,8 +71,10 @@ class Namespace:
         wait_for(lambda: "default" in self.kubectl("get", "serviceaccounts", "-o", "name"), "its service account")
 
     def close(self) -> None:
-        self.kubectl("delete", "jobs,pods", "--all", "--grace-period=1", "--timeout=60s", seconds=90)
-        self.cluster.kubectl("delete", "namespace", self.name, "--timeout=90s", seconds=120)
+        """Kubernetes takes five seconds before it begins to empty a namespace; the pods go meanwhile."""
+        self.cluster.kubectl("delete", "namespace", self.name, "--wait=false")
+        self.kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=60s", seconds=90)
+        self.cluster.kubectl("wait", "--for=delete", f"namespace/{self.name}", "--timeout=90s", seconds=120)
         wait_for(lambda: not self.living_containers(), "its last container to end")
 
     def kubectl(self, *arguments: str, feed: str = "", seconds: float = 60) -> str:
@@ -96,6 +98,13 @@ class Namespace:
 
     def wait_for_phase(self, pod: str, *phases: str, seconds: float = 60) -> None:
         wait_for(lambda: self.phase(pod) in phases, f"the pod {pod} to be {' or '.join(phases)}", seconds)
+
+    def processes(self, pod: str) -> set[int]:
+        """Of the pod's containers, as the machine sees them."""
+        assert self.cluster.own
+        containers = self.pod(pod)["status"]["containerStatuses"]
+        ids = [container["containerID"].removeprefix("containerd://") for container in containers]
+        return {pid for each in ids for pid in self.cluster.own.processes_of(each)}
 
     def living_containers(self) -> list[str]:
         """Those of this namespace that live on a node of our own cluster, whatever the API says."""

@@ -40,10 +40,9 @@ class Machine:
         return next((pid for pid in _pids() if _command_line(pid)[1:] == wanted), 0)
 
     def boot(self, init: Path) -> None:
-        command = ["unshare", "--fork", "--mount-proc", *NAMESPACES, str(init), str(self.folder), self.name]
-        if self.outer:
-            command = [*self.outer._enter("--pid", "--mount"), *command]
-        self._spawn(command, f"init-{self.name}")
+        enter = self.outer._enter("--pid", "--mount") if self.outer else []
+        unshare = ["unshare", "--fork", "--mount-proc", *NAMESPACES]
+        self._spawn(enter, [*unshare, str(init), str(self.folder), self.name], "init")
         until(lambda: self.pid, f"the machine {self.name} to come up", seconds=10)
         self.run("sh", "-c", "echo $1 > /proc/sys/kernel/hostname", "sh", self.name)
 
@@ -65,7 +64,7 @@ class Machine:
     def start(self, *command: str) -> None:
         """In the background, with the output in the log of the program's name."""
         program = Path(command[0]).name
-        self._spawn([*self._enter(*NAMESPACES), *command], f"{program}-{self.name}")
+        self._spawn(self._enter(*NAMESPACES), list(command), program)
         until(lambda: self.find(program), f"{program} to start on {self.name}", seconds=10, every=0.01)
 
     def find(self, program: str) -> list[int]:
@@ -94,12 +93,13 @@ class Machine:
             raise ClusterError(f"the machine {self.name} is off")
         return ["nsenter", "--target", str(pid), *namespaces, "--"]
 
-    def _spawn(self, command: list[str], log: str) -> None:
-        path = self.folder / "logs" / f"{log}.log"
-        path.parent.mkdir(exist_ok=True)
-        with path.open("ab") as out:
+    def _spawn(self, enter: list[str], command: list[str], program: str) -> None:
+        """`setsid` forks inside, so that the machine's process 1 is the parent, and nobody outside stands between."""
+        log = self.log_of(program)
+        log.parent.mkdir(exist_ok=True)
+        with log.open("ab") as out:
             subprocess.run(
-                ["setsid", "--fork", *command],
+                [*enter, "setsid", "--fork", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
