@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tools.cluster.blueprint import Blueprint
-from tools.cluster.cluster import CLUSTERS, Cluster
+from tools.cluster.cluster import Cluster
 from tools.cluster.locks import locked
 from tools.common import CHECKOUT
 
@@ -25,7 +25,7 @@ def session_name() -> str:
 def own_cluster(blueprint: Blueprint) -> Iterator[Cluster]:
     """A keeper waits for the end of its input, which ends with this process at the latest, and takes the cluster down.
     A second session of the same checkout waits for the first."""
-    with locked(CLUSTERS / f".{blueprint.name}.session"):
+    with locked(f"{blueprint.name}.session", seconds=3600):
         down = [sys.executable, "-m", "tools.cluster", "down", "--name", blueprint.name, "--after-input"]
         keeper = subprocess.Popen(
             down, cwd=CHECKOUT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -10,6 +10,12 @@ from pathlib import Path
 from tools.cluster.errors import ClusterError
 from tools.cluster.waiting import until
 
+JOIN = """
+while [ "$1" != -- ]; do echo $$ > "$1"; shift; done
+shift
+exec "$@"
+"""
+
 
 def hierarchies() -> list[Path]:
     """Where control groups are mounted: one place in version 2, one for each set of controllers in version 1."""
@@ -42,10 +48,10 @@ class Group:
                     found.update(int(pid) for pid in file.read_text().split())
         return found
 
-    def join(self) -> None:
-        """Takes the calling process in."""
-        for folder in self.folders():
-            (folder / "cgroup.procs").write_text(str(os.getpid()))
+    def joining(self) -> list[str]:
+        """What to put before a command, so that it runs in the group."""
+        files = [str(folder / "cgroup.procs") for folder in self.folders()]
+        return ["sh", "-euc", JOIN, "sh", *files, "--"]
 
     def remove(self) -> None:
         until(self._gone, f"the control group {self.path} to become empty", seconds=20)

@@ -178,7 +178,7 @@ class Cluster:
 
     def _alone(self) -> AbstractContextManager[None]:
         waiting = f"the cluster {self.name} is being brought up or taken down by another process; waiting …"
-        return locked(CLUSTERS / f".{self.name}.lock", lambda: self.say(waiting))
+        return locked(self.name, 300, lambda: self.say(waiting))
 
     def _must_be_like(self, blueprint: Blueprint) -> None:
         if self.blueprint != blueprint:
@@ -225,7 +225,7 @@ class Cluster:
         step("up")
 
     def _lay_out(self, blueprint: Blueprint, programs_folder: Path) -> None:
-        self.folder.mkdir(mode=0o700)
+        self.folder.mkdir(mode=0o700, parents=True)
         addresses = self._claim_addresses()
         (self.folder / "blueprint.json").write_text(blueprint.as_json())
         (self.folder / "kubectl").symlink_to(programs_folder / "kubectl")
@@ -249,7 +249,7 @@ class Cluster:
 
     def _claim_addresses(self) -> Addresses:
         """The lowest network that no other cluster has and no route of this machine crosses."""
-        with locked(CLUSTERS / ".addresses.lock"):
+        with locked("addresses", 60):
             taken = {int(file.read_text()) for file in CLUSTERS.glob("*/index")}
             routes = [ipaddress.ip_network(route, strict=False) for route in _routes()]
             for index in range(256):
@@ -413,9 +413,7 @@ class Cluster:
         self.control.pull_plug()
         self.group.remove()
         if (self.folder / "index").exists():
-            link = self.addresses.link
-            if (Path("/sys/class/net") / link).exists():
-                _call("ip", "link", "delete", link)
+            until(lambda: _unplugged(self.addresses.link), f"the link {self.addresses.link} to go", seconds=10)
         disks = [str(disk) for disk in self.folder.glob("*/disk")]
         until(lambda: not set(disks) & _loop_files(), "the nodes' disks to be given back", seconds=10)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -465,6 +463,12 @@ def _routes() -> Iterator[str]:
     for route in json.loads(_call("ip", "-json", "-4", "route") or "[]"):
         if route["dst"] != "default":
             yield route["dst"]
+
+
+def _unplugged(link: str) -> bool:
+    """The kernel removes it too, in its own time."""
+    subprocess.run(["ip", "link", "delete", link], capture_output=True)
+    return not (Path("/sys/class/net") / link).exists()
 
 
 def _loop_files() -> set[str]:

@@ -1,34 +1,25 @@
 from __future__ import annotations
 
-import fcntl
-import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+
+from tools.cluster.waiting import until
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Holds the lock file, alone on this machine, and removes it afterwards."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        with path.open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                waiting()
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is_still(path, lock.fileno()):
-                continue  # whoever had it before has removed it
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+def locked(name: str, seconds: float, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Alone on this machine. The lock is a socket's name, not a file: it goes with its holder, however that ends."""
+    with socket.socket(socket.AF_UNIX) as holder:
 
+        def taken() -> bool:
+            try:
+                holder.bind(f"\0pumasi-cluster-{name}")
+            except OSError:
+                return False
+            return True
 
-def _is_still(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+        if not taken():
+            waiting()
+            until(taken, f"the lock {name}, which another process holds,", seconds=seconds)
+        yield

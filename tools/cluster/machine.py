@@ -99,13 +99,12 @@ class Machine:
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as out:
             subprocess.run(
-                [*enter, "setsid", "--fork", *command],
+                [*self.group.joining(), *enter, "setsid", "--fork", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 cwd="/",
                 check=True,
-                preexec_fn=self.group.join,
             )
 
 
