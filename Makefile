@@ -4,7 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENVIRONMENTS := $(PYTHON) -m tools.environments
 
-.PHONY: help demo test test-all check format bench frameworks setup clean
+given = $(if $($(1)),--$(2) '$($(1))')
+
+.PHONY: help demo test test-all test-cluster check format bench cluster cluster-down frameworks setup clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -13,10 +15,14 @@ demo: setup  ## train a small real model with 1 and with 2 slots, and see that t
 	@$(BIN)/python examples/demo.py
 
 test: setup  ## the quick suite: minutes, with JAX and Keras
-	$(BIN)/pytest -n 2 -m "not big"
+	$(BIN)/pytest -n 2 -m "not big and not cluster"
 
-test-all: setup frameworks  ## all tests, with the big frameworks too
-	$(BIN)/pytest -n 2
+test-all: test-cluster frameworks  ## all tests: the quick suite, the big frameworks, the real Kubernetes
+	$(BIN)/pytest -n 2 -m "not cluster"
+
+test-cluster: setup  ## the tests on a Kubernetes of their own, or on the one that PUMASI_TEST_KUBECONFIG names
+	@$(if $(PUMASI_TEST_KUBECONFIG),,$(PYTHON) -m tools.cluster build)
+	$(BIN)/pytest -m cluster
 
 check: setup  ## what CI runs beside the tests: format, lint, types, architecture
 	$(BIN)/ruff format --check .
@@ -30,6 +36,13 @@ format: setup  ## put the code into its usual form
 
 bench: setup frameworks  ## measure every claim of speed beside its alternative
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+cluster:  ## a real Kubernetes on this machine; NODES=3 GPUS=5,3,2 NAME=pumasi FEATURE_GATES=A=true SIMULATED=1000
+	@$(PYTHON) -m tools.cluster up $(call given,NAME,name) $(call given,NODES,nodes) $(call given,GPUS,gpus) \
+	    $(call given,FEATURE_GATES,feature-gates) $(call given,SIMULATED,simulated)
+
+cluster-down:  ## take it down; nothing of it stays behind
+	@$(PYTHON) -m tools.cluster down $(call given,NAME,name)
 
 setup:  ## the virtual environment in .venv
 	@$(ENVIRONMENTS) dev

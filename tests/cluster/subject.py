@@ -76,6 +76,7 @@ class Namespace:
         self.kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=60s", seconds=90)
         self.cluster.kubectl("wait", "--for=delete", f"namespace/{self.name}", "--timeout=90s", seconds=120)
         wait_for(lambda: not self.living_containers(), "its last container to end")
+        wait_for(lambda: not self.volumes(), "its volumes to go")
 
     def kubectl(self, *arguments: str, feed: str = "", seconds: float = 60) -> str:
         return self.cluster.kubectl("-n", self.name, *arguments, feed=feed, seconds=seconds)
@@ -99,6 +100,11 @@ class Namespace:
     def wait_for_phase(self, pod: str, *phases: str, seconds: float = 60) -> None:
         wait_for(lambda: self.phase(pod) in phases, f"the pod {pod} to be {' or '.join(phases)}", seconds)
 
+    def volumes(self) -> list[str]:
+        """Those that were made for its claims."""
+        volumes = self.cluster.get("persistentvolumes")["items"]
+        return [each["metadata"]["name"] for each in volumes if _claimed_in(each) == self.name]
+
     def processes(self, pod: str) -> set[int]:
         """Of the pod's containers, as the machine sees them."""
         assert self.cluster.own
@@ -110,6 +116,10 @@ class Namespace:
         """Those of this namespace that live on a node of our own cluster, whatever the API says."""
         own = self.cluster.own
         return own.living_containers(self.name) if own else []
+
+
+def _claimed_in(volume: dict[str, Any]) -> str:
+    return str(volume["spec"].get("claimRef", {}).get("namespace"))
 
 
 def _state(node: dict[str, Any]) -> dict[str, Any]:

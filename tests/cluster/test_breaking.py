@@ -137,32 +137,31 @@ def test_a_full_disk_is_full_for_its_pods_and_puts_the_node_under_pressure(
     assert namespace.pod("writer")["status"]["reason"] == "Evicted"
 
 
+@pytest.mark.breaks
 def test_a_drained_node_is_empty_and_takes_nothing_until_it_is_back(
     namespace: Namespace, kubernetes: Kubernetes
 ) -> None:
-    node = kubernetes.get("nodes")["items"][-1]["metadata"]["name"]
-    selected = {**on(node), "tolerations": []}
-    namespace.create(pod("sleeper", python(SLEEPER), **selected))
+    namespace.create(pod("sleeper", python(SLEEPER), **on(NODE)))
     namespace.wait_for_phase("sleeper", "Running")
-    with breaking.drained(kubernetes, node):
+    with breaking.drained(kubernetes, NODE):
         wait_for(lambda: not namespace.get("pods")["items"], "the node to be empty")
-        namespace.create(pod("next", python("print('in')"), **selected))
+        namespace.create(pod("next", python("print('in')"), **on(NODE)))
         wait_for(lambda: namespace.get("events", "--field-selector=reason=FailedScheduling")["items"], "a refusal")
     namespace.wait_for_phase("next", "Succeeded")
 
 
+@pytest.mark.breaks
 @pytest.mark.parametrize("way", ["cordoned", "tainted"])
 def test_a_node_that_is_closed_takes_no_new_pod_and_keeps_those_it_has(
     namespace: Namespace, kubernetes: Kubernetes, way: str
 ) -> None:
-    node = kubernetes.get("nodes")["items"][-1]["metadata"]["name"]
-    namespace.create(pod("sleeper", python(SLEEPER), **on(node)))
+    namespace.create(pod("sleeper", python(SLEEPER), **on(NODE)))
     namespace.wait_for_phase("sleeper", "Running")
-    closed = breaking.cordoned(kubernetes, node)
+    closed = breaking.cordoned(kubernetes, NODE)
     if way == "tainted":
-        closed = breaking.tainted(kubernetes, node, "pumasi.test/closed=yes:NoSchedule")
+        closed = breaking.tainted(kubernetes, NODE, "pumasi.test/closed=yes:NoSchedule")
     with closed:
-        namespace.create(pod("next", python("print('in')"), **on(node)))
+        namespace.create(pod("next", python("print('in')"), **on(NODE)))
         wait_for(lambda: namespace.get("events", "--field-selector=reason=FailedScheduling")["items"], "a refusal")
         assert namespace.phase("sleeper") == "Running"
     namespace.wait_for_phase("next", "Succeeded")

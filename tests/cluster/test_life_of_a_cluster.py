@@ -101,10 +101,19 @@ def test_a_cluster_that_was_killed_itself_is_cleared_away_by_the_next_one() -> N
     assert Cluster(NAME).blueprint.gpus == (2,)
 
 
-def test_a_maker_that_is_interrupted_takes_away_what_it_has_made() -> None:
+def test_a_maker_that_is_interrupted_twice_takes_away_what_it_has_made() -> None:
     before = Traces.seen()
-    maker = subprocess.Popen(command("up", "--gpus", "1"), cwd=CHECKOUT, stderr=subprocess.PIPE, text=True)
+    maker = subprocess.Popen(
+        command("up", "--gpus", "1"),
+        cwd=CHECKOUT,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     wait_for((CLUSTERS / NAME / "logs" / "kube-apiserver-control.log").exists, "the API server")
+    assert (words := maker.stderr)
+    maker.send_signal(signal.SIGINT)
+    wait_for(lambda: "taking it down" in words.readline(), "the first to be heard")
     maker.send_signal(signal.SIGINT)
     _, complaint = maker.communicate(timeout=60)
     assert maker.returncode == 130

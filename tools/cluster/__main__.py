@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from itertools import cycle, islice
 
 from tools.cluster import programs
 from tools.cluster.blueprint import IMAGE, Blueprint
@@ -28,7 +29,8 @@ def say(text: str) -> None:
 
 
 def up(options: argparse.Namespace) -> None:
-    blueprint = Blueprint(options.name, options.gpus, options.feature_gates, options.simulated)
+    gpus = tuple(islice(cycle(options.gpus), options.nodes or len(options.gpus)))
+    blueprint = Blueprint(options.name, gpus, options.feature_gates, options.simulated)
     cluster = Cluster(options.name, say)
     cluster.up(blueprint)
     usage = USAGE.format(
@@ -55,11 +57,22 @@ def build(_: argparse.Namespace) -> None:
     programs.ensure(say)
 
 
+def between(low: int, high: int, text: str) -> int:
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low} to {high}")
+    return int(text)
+
+
+def node_count(text: str) -> int:
+    return between(1, 200, text)
+
+
+def simulated_count(text: str) -> int:
+    return between(0, 10_000, text)
+
+
 def gpu_counts(text: str) -> tuple[int, ...]:
-    counts = tuple(int(part) for part in text.split(","))
-    if not 1 <= len(counts) <= 200 or any(not 0 <= count <= 1000 for count in counts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not one number of GPUs for each of 1 to 200 nodes")
-    return counts
+    return tuple(between(0, 1000, part) for part in text.split(","))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -76,9 +89,14 @@ def parser() -> argparse.ArgumentParser:
 
     bring = verb("up", up, "bring a cluster up")
     named(bring)
-    bring.add_argument("--gpus", type=gpu_counts, default=Blueprint.gpus, help="one number for each node (5,3,2)")
+    bring.add_argument("--nodes", type=node_count, metavar="N", help="as many as there are numbers of GPUs")
+    bring.add_argument(
+        "--gpus", type=gpu_counts, default=Blueprint.gpus, help="of each node, repeated as needed (5,3,2)"
+    )
     bring.add_argument("--feature-gates", default="", metavar="A=true,B=false", help="for all parts of Kubernetes")
-    bring.add_argument("--simulated", type=int, default=0, metavar="N", help="nodes that only the API knows (kwok)")
+    bring.add_argument(
+        "--simulated", type=simulated_count, default=0, metavar="N", help="nodes that only the API knows (kwok)"
+    )
     take = verb("down", down, "take a cluster down; nothing of it stays behind")
     named(take)
     take.add_argument("--after-input", action="store_true", help="as soon as standard input ends")

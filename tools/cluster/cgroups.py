@@ -80,8 +80,8 @@ def _pass_on(folder: Path) -> None:
         (folder / "cgroup.subtree_control").write_text(wanted)
     except OSError as error:
         raise ClusterError(
-            f"{folder} does not hand its controllers on ({error.strerror}): where this is a container, start it with "
-            "a control-group namespace of its own and no process in its root group, or use a machine"
+            f"{folder} does not hand its controllers on ({error.strerror}): where this is a container, start it "
+            "privileged, with a control-group namespace of its own and no process in its root group, or use a machine"
         ) from None
 
 

@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import ssl
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from tools.cluster.errors import ClusterError
 from tools.cluster.locks import locked
 from tools.cluster.machine import Machine
 from tools.cluster.waiting import until
-from tools.common import CACHE, CHECKOUT
+from tools.common import CACHE, CHECKOUT, search_path
 
 CLUSTERS = CACHE / "clusters"
 DISK = 4 << 30
@@ -83,6 +84,7 @@ class Cluster:
     def __init__(self, name: str, say: Callable[[str], None] = lambda _: None) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", name):
             raise ClusterError(f"{name!r} can't be a cluster's name: small letters, digits and dashes, 31 at the most")
+        os.environ["PATH"] = search_path()
         self.name = name
         self.say = say
         self.folder = CLUSTERS / name
@@ -134,10 +136,11 @@ class Cluster:
                 self._build(blueprint, folder)
             except BaseException:
                 self.say("it does not come up; taking it down …")
-                try:
-                    self._remove()
-                except ClusterError as trouble:
-                    self.say(str(trouble))
+                with _uninterrupted():
+                    try:
+                        self._remove()
+                    except ClusterError as trouble:
+                        self.say(str(trouble))
                 raise
 
     def down(self) -> bool:
@@ -211,7 +214,7 @@ class Cluster:
         step("API server answers")
         self.start(self.control, "kube-controller-manager")
         self.start(self.control, "kube-scheduler")
-        self.kubectl("create", "-f", "-", feed=_list(plans.first_objects()))
+        self.kubectl("create", "--validate=false", "-f", "-", feed=_list(plans.first_objects()))
         self.start(self.control, "coredns")
         self._on_every_node(self._load_images)
         self._on_every_node(self._start_kubelet)
@@ -311,7 +314,12 @@ class Cluster:
     def power_off(self, node: Machine) -> None:
         """At once, and without a word to anybody."""
         node.pull_plug()
-        self.control.run("ip", "link", "delete", node.name)
+        until(lambda: self._unplugged(node.name), f"the link of {node.name} to go", seconds=10)
+
+    def _unplugged(self, node: str) -> bool:
+        """The kernel removes a dead node's link too, in its own time."""
+        self.control.run("sh", "-c", 'ip link delete "$1" 2> /dev/null || true', "sh", node)
+        return not re.search(rf"^\s*{node}:", Path(f"/proc/{self.control.pid}/net/dev").read_text(), re.MULTILINE)
 
     def boot(self, node: Machine) -> None:
         """Brings a node back that was powered off; its disk is as it was."""
@@ -359,7 +367,7 @@ class Cluster:
             return condition()
 
         try:
-            until(met, "it to answer", seconds=60, every=every)
+            until(met, "it to answer", seconds=120, every=every)
         except ClusterError as trouble:
             words = machine.log_of(program).read_text(errors="replace")[-1500:]
             raise ClusterError(f"{program} on {machine.name}: {trouble}\n{words}") from None
@@ -375,7 +383,7 @@ class Cluster:
             return False
 
     def await_nodes(self) -> None:
-        until(self._nodes_are_ready, "the nodes to be ready, with their GPUs", seconds=60, every=0.2)
+        until(self._nodes_are_ready, "the nodes to be ready, with their GPUs", seconds=120, every=0.2)
 
     def _nodes_are_ready(self) -> bool:
         found = {
@@ -399,7 +407,7 @@ class Cluster:
     def _simulate(self) -> None:
         self.start(self.control, "kwok")
         nodes = [plans.simulated_node(index) for index in range(self.blueprint.simulated)]
-        self.kubectl("create", "-f", "-", feed=_list(nodes))
+        self.kubectl("create", "--validate=false", "-f", "-", feed=_list(nodes))
         self._await(self.control, "kwok", self._simulated_are_ready, every=1)
 
     def _simulated_are_ready(self) -> bool:
@@ -429,6 +437,8 @@ def check_machine() -> None:
         raise ClusterError(
             f"the test cluster needs root, because it makes namespaces and mounts: use sudo, or {instead}"
         )
+    if not Path("/dev/loop-control").exists():
+        raise ClusterError(f"the test cluster needs loop devices for its nodes' disks (modprobe loop), or {instead}")
 
 
 def shared_folders() -> Iterable[str]:
@@ -463,6 +473,16 @@ def _routes() -> Iterator[str]:
     for route in json.loads(_call("ip", "-json", "-4", "route") or "[]"):
         if route["dst"] != "default":
             yield route["dst"]
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Whoever presses Ctrl-C twice gets what the first one promised."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _unplugged(link: str) -> bool:
