@@ -111,7 +111,8 @@ def test_a_maker_that_is_interrupted_twice_takes_away_what_it_has_made() -> None
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     wait_for((CLUSTERS / NAME / "logs" / "kube-apiserver-control.log").exists, "the API server")
-    assert (words := maker.stderr)
+    words = maker.stderr
+    assert words
     maker.send_signal(signal.SIGINT)
     wait_for(lambda: "taking it down" in words.readline(), "the first to be heard")
     maker.send_signal(signal.SIGINT)
