@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.cluster.traces import Traces
+from tools.cluster import making
 from tools.cluster.blueprint import Blueprint
 from tools.cluster.cluster import Cluster
 from tools.cluster.errors import ClusterError
@@ -26,9 +27,8 @@ NAME = "bench"
 def measured(blueprint: Blueprint) -> tuple[float, float, float]:
     """Seconds up, gigabytes, seconds down; nothing may be left."""
     before = Traces.seen()
-    cluster = Cluster(NAME)
     started = time.monotonic()
-    cluster.up(blueprint)
+    cluster = making.up(blueprint, lambda _: None)
     up = time.monotonic() - started
     memory = cluster.memory() / 1e9
     started = time.monotonic()

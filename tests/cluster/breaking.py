@@ -65,12 +65,12 @@ def cut_off(kubernetes: Kubernetes, node: str) -> Iterator[None]:
 def powered_off(kubernetes: Kubernetes, node: str) -> Iterator[None]:
     """The node's plug is pulled: all its processes are gone at once; its disk is there when it boots again."""
     cluster = own(kubernetes)
-    machine = cluster.machine(node)
-    cluster.power_off(machine)
+    cluster.power_off(node)
     try:
         yield
     finally:
-        cluster.boot(machine)
+        cluster.boot(node)
+        cluster.join(node)
         own(kubernetes).recover()
 
 

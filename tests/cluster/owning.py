@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tools.cluster import making
 from tools.cluster.blueprint import Blueprint
 from tools.cluster.cluster import Cluster
 from tools.cluster.locks import locked
@@ -31,9 +32,7 @@ def own_cluster(blueprint: Blueprint) -> Iterator[Cluster]:
             down, cwd=CHECKOUT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         try:
-            cluster = Cluster(blueprint.name, lambda text: print(f"cluster: {text}", file=sys.stderr))
-            cluster.up(blueprint)
-            yield cluster
+            yield making.up(blueprint, lambda text: print(f"cluster: {text}", file=sys.stderr))
         finally:
             _, complaint = keeper.communicate(timeout=60)
         assert keeper.returncode == 0, complaint

@@ -6,7 +6,8 @@
     cgroups.py        control groups, of both kinds
     keys.py           certificates, tokens, kubeconfigs
     images.py         container images without content: every container sees this machine's programs
-    cluster.py        up, down, and the living cluster that tests hold and break
+    making.py         bringing a cluster up
+    cluster.py        the living cluster: what tests hold and break, and taking it down
 
 Standard library only: it runs before anything is installed.
 """

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from itertools import cycle, islice
 
-from tools.cluster import programs
+from tools.cluster import making, programs
 from tools.cluster.blueprint import IMAGE, Blueprint
-from tools.cluster.cluster import Cluster, check_machine
+from tools.cluster.cluster import Cluster
 from tools.cluster.errors import ClusterError
 
 USAGE = """
@@ -31,8 +31,7 @@ def say(text: str) -> None:
 def up(options: argparse.Namespace) -> None:
     gpus = tuple(islice(cycle(options.gpus), options.nodes or len(options.gpus)))
     blueprint = Blueprint(options.name, gpus, options.feature_gates, options.simulated)
-    cluster = Cluster(options.name, say)
-    cluster.up(blueprint)
+    cluster = making.up(blueprint, say)
     usage = USAGE.format(
         nodes=len(blueprint.gpus),
         gpus=", ".join(map(str, blueprint.gpus)),
@@ -53,7 +52,7 @@ def down(options: argparse.Namespace) -> None:
 
 
 def build(_: argparse.Namespace) -> None:
-    check_machine()
+    making.check_machine()
     programs.ensure(say)
 
 

@@ -39,6 +39,12 @@ class Machine:
         wanted = [str(self.folder), self.name]
         return next((pid for pid in _pids() if _command_line(pid)[1:] == wanted), 0)
 
+    @property
+    def pid_inside_outer(self) -> int:
+        """Of process 1, as the outer machine numbers its processes."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("NSpid:")[2].splitlines()[0].split()[-2])
+
     def boot(self, init: Path) -> None:
         enter = self.outer._enter("--pid", "--mount") if self.outer else []
         unshare = ["unshare", "--fork", "--mount-proc", *NAMESPACES]
@@ -54,7 +60,11 @@ class Machine:
 
     def run(self, *command: str, feed: str = "") -> str:
         """What the command printed inside; it must succeed."""
-        result = subprocess.run([*self._enter(*NAMESPACES), *command], input=feed, capture_output=True, text=True)
+        inside = [*self._enter(*NAMESPACES), *command]
+        try:
+            result = subprocess.run(inside, input=feed, capture_output=True, text=True, timeout=120)
+        except subprocess.TimeoutExpired:
+            raise ClusterError(f"{command[0]} on {self.name} does not end") from None
         if result.returncode:
             raise ClusterError(
                 f"{command[0]} failed on {self.name}: {(result.stderr or result.stdout).strip()[-2000:]}"
