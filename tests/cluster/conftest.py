@@ -24,16 +24,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.cluster)
     yield
     if existing_kubeconfig():
-        breaking = [item for item in items if item.get_closest_marker("breaks")]
-        config.stash[LEFT_OUT] = [item.nodeid for item in breaking]
-        config.hook.pytest_deselected(items=breaking)
-        items[:] = [item for item in items if item not in breaking]
+        owning = [item for item in items if item.get_closest_marker("own")]
+        config.stash[LEFT_OUT] = [item.nodeid for item in owning]
+        config.hook.pytest_deselected(items=owning)
+        items[:] = [item for item in items if item not in owning]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if names := config.stash.get(LEFT_OUT, []):
         terminalreporter.section("left out")
-        terminalreporter.write_line(f"{EXISTING} names a cluster that is not ours to break. Not run for that reason:")
+        terminalreporter.write_line(
+            f"{EXISTING} names a cluster that is not ours. Not run, because they break nodes or count on GPUs:"
+        )
         for name in names:
             terminalreporter.write_line(f"  {name}")
 

@@ -30,14 +30,14 @@ def restarts(namespace: Namespace, name: str) -> int:
     return int(namespace.pod(name)["status"]["containerStatuses"][0]["restartCount"])
 
 
-@pytest.mark.breaks
+@pytest.mark.own
 def test_a_killed_kubelet_makes_its_node_not_ready_in_time(namespace: Namespace, kubernetes: Kubernetes) -> None:
     with breaking.killed(kubernetes, NODE, "kubelet"):
         not_ready(kubernetes, seconds=20)
     assert kubernetes.condition(NODE, "Ready") == "True"
 
 
-@pytest.mark.breaks
+@pytest.mark.own
 def test_a_frozen_kubelet_makes_its_node_not_ready_and_its_pods_go_on(
     namespace: Namespace, kubernetes: Kubernetes
 ) -> None:
@@ -51,7 +51,7 @@ def test_a_frozen_kubelet_makes_its_node_not_ready_and_its_pods_go_on(
     assert restarts(namespace, "ticker") == 0
 
 
-@pytest.mark.breaks
+@pytest.mark.own
 def test_a_node_that_is_cut_off_lives_on_alone(namespace: Namespace, kubernetes: Kubernetes) -> None:
     namespace.create(pod("ticker", python(TICKER), **on(NODE)))
     namespace.wait_for_phase("ticker", "Running")
@@ -64,7 +64,7 @@ def test_a_node_that_is_cut_off_lives_on_alone(namespace: Namespace, kubernetes:
     assert restarts(namespace, "ticker") == 0
 
 
-@pytest.mark.breaks
+@pytest.mark.own
 def test_a_node_without_power_loses_its_pods_and_boots_again(namespace: Namespace, kubernetes: Kubernetes) -> None:
     namespace.create(pod("sleeper", python(SLEEPER), **on(NODE)), pod("other", python(SLEEPER), **on("node-0")))
     namespace.wait_for_phase("sleeper", "Running")
@@ -77,7 +77,7 @@ def test_a_node_without_power_loses_its_pods_and_boots_again(namespace: Namespac
     namespace.wait_for_phase("next", "Succeeded")
 
 
-@pytest.mark.breaks
+@pytest.mark.own
 @pytest.mark.parametrize("how", [breaking.killed, breaking.frozen])
 def test_without_containerd_pods_go_on_and_no_new_one_starts(
     namespace: Namespace, kubernetes: Kubernetes, how: breaking.Breaker
@@ -96,7 +96,7 @@ def test_without_containerd_pods_go_on_and_no_new_one_starts(
     assert restarts(namespace, "ticker") == 0
 
 
-@pytest.mark.breaks
+@pytest.mark.own
 @pytest.mark.parametrize("program", ["kube-apiserver", "etcd"])
 @pytest.mark.parametrize("how", [breaking.killed, breaking.frozen])
 def test_without_the_api_server_nobody_gets_an_answer_and_pods_go_on(
@@ -113,7 +113,7 @@ def test_without_the_api_server_nobody_gets_an_answer_and_pods_go_on(
     assert restarts(namespace, "ticker") == 0
 
 
-@pytest.mark.breaks
+@pytest.mark.own
 def test_a_full_disk_is_full_for_its_pods_and_puts_the_node_under_pressure(
     namespace: Namespace, kubernetes: Kubernetes
 ) -> None:
@@ -137,7 +137,7 @@ def test_a_full_disk_is_full_for_its_pods_and_puts_the_node_under_pressure(
     assert namespace.pod("writer")["status"]["reason"] == "Evicted"
 
 
-@pytest.mark.breaks
+@pytest.mark.own
 def test_a_drained_node_is_empty_and_takes_nothing_until_it_is_back(
     namespace: Namespace, kubernetes: Kubernetes
 ) -> None:
@@ -150,7 +150,7 @@ def test_a_drained_node_is_empty_and_takes_nothing_until_it_is_back(
     namespace.wait_for_phase("next", "Succeeded")
 
 
-@pytest.mark.breaks
+@pytest.mark.own
 @pytest.mark.parametrize("way", ["cordoned", "tainted"])
 def test_a_node_that_is_closed_takes_no_new_pod_and_keeps_those_it_has(
     namespace: Namespace, kubernetes: Kubernetes, way: str
@@ -174,7 +174,7 @@ def test_an_evicted_pod_is_gone(namespace: Namespace) -> None:
     wait_for(lambda: not namespace.get("pods")["items"], "the pod to go")
 
 
-@pytest.mark.breaks
+@pytest.mark.own
 def test_a_killed_pod_fails_with_the_signal(namespace: Namespace) -> None:
     namespace.create(pod("sleeper", python(SLEEPER, resources=gpus(1))))
     namespace.wait_for_phase("sleeper", "Running")

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cluster.objects import (
     SLEEPER,
     claim,
@@ -94,12 +96,11 @@ def test_a_pod_that_wants_more_gpus_than_a_node_has_stays_pending_and_is_told_wh
     assert namespace.phase("greedy") == "Pending"
 
 
-def test_gpus_are_taken_by_a_pod_and_given_back_when_it_ends(namespace: Namespace, kubernetes: Kubernetes) -> None:
-    node = max(kubernetes.get("nodes")["items"], key=lambda each: int(each["status"]["allocatable"].get(GPU, "0")))
-    count = int(node["status"]["allocatable"].get(GPU, "0"))
-    namespace.create(pod("first", python(SLEEPER, resources=gpus(count))))
+@pytest.mark.own
+def test_gpus_are_taken_by_a_pod_and_given_back_when_it_ends(namespace: Namespace) -> None:
+    namespace.create(pod("first", python(SLEEPER, resources=gpus(5))))
     namespace.wait_for_phase("first", "Running")
-    namespace.create(pod("second", python("print('my turn')", resources=gpus(count))))
+    namespace.create(pod("second", python("print('my turn')", resources=gpus(5))))
     wait_for(lambda: namespace.get("events", "--field-selector=reason=FailedScheduling")["items"], "a refusal")
     assert namespace.phase("second") == "Pending"
     namespace.kubectl("delete", "pod", "first")

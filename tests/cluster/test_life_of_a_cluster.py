@@ -18,7 +18,7 @@ from tools.cluster.blueprint import GPU
 from tools.cluster.cluster import CLUSTERS, Cluster
 from tools.common import CHECKOUT
 
-pytestmark = pytest.mark.breaks
+pytestmark = pytest.mark.own
 
 NAME = "test-life"
 
