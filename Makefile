@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ENVIRONMENTS := $(PYTHON) -m tools.environments
 
-given = $(if $($(1)),--$(2) '$($(1))')
+given = $(if $(filter command,$(origin $(1))),--$(2) '$($(1))')
 
 .PHONY: help demo test test-all test-cluster check format bench cluster cluster-down frameworks setup clean
 

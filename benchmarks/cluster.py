@@ -19,7 +19,7 @@ from tests.cluster.traces import Traces
 from tools.cluster import making
 from tools.cluster.blueprint import Blueprint
 from tools.cluster.cluster import Cluster
-from tools.cluster.errors import ClusterError
+from tools.common import ToolError
 
 NAME = "bench"
 
@@ -30,10 +30,12 @@ def measured(blueprint: Blueprint) -> tuple[float, float, float]:
     started = time.monotonic()
     cluster = making.up(blueprint, lambda _: None)
     up = time.monotonic() - started
-    memory = cluster.memory() / 1e9
-    started = time.monotonic()
-    cluster.down()
-    down = time.monotonic() - started
+    try:
+        memory = cluster.memory() / 1e9
+    finally:
+        started = time.monotonic()
+        cluster.down()
+        down = time.monotonic() - started
     before.must_be_all()
     return up, memory, down
 
@@ -43,12 +45,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
     try:
+        making.check_machine()
         Cluster(NAME).down()
         figures = [measured(Blueprint(NAME)) for _ in range(rounds)]
         large = measured(Blueprint(NAME, simulated=1000))
-    except ClusterError as trouble:
+    except ToolError as trouble:
         print(trouble)
-        return 1
+        return 0
     print(f"three nodes, {rounds} times up and down, nothing left behind:")
     for what, unit, values in zip(("up", "memory", "down"), ("s", "GB", "s"), zip(*figures, strict=True), strict=True):
         print(f"  {what:8}{statistics.median(values):6.2f} {unit:2}  (at most {max(values):.2f})")

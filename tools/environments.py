@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.common import CACHE, CHECKOUT, SetupError, alone, apt_install, apt_usable, call, need_programs, works
+from tools.common import CACHE, CHECKOUT, ToolError, apt_install, apt_usable, call, locked, need_programs, works
 
 STAMP = "pumasi-stamp"
 HOROVOD = "horovod==0.28.1"
@@ -106,7 +106,7 @@ def find_installer() -> Installer:
         call(sys.executable, "-m", "venv", str(CACHE / "uv"))
         pins = str(CHECKOUT / BIG.constraints)
         call(str(CACHE / "uv" / "bin" / "python"), "-m", "pip", "install", "-q", "-c", pins, "uv")
-    except SetupError as trouble:
+    except ToolError as trouble:
         say(f"no uv ({trouble}); pip does it, more slowly")
         return Installer(None)
     return Installer(str(own))
@@ -124,7 +124,7 @@ def find_python(environment: Environment, installer: Installer) -> str:
         found = subprocess.run([installer.uv, "python", "find", wanted], capture_output=True, text=True, check=True)
         return found.stdout.strip()
     names = ", ".join(f"{major}.{minor}" for major, minor in environment.pythons)
-    raise SetupError(f"{environment.folder.name} needs one of Python {names}, and none of them is here: install one")
+    raise ToolError(f"{environment.folder.name} needs one of Python {names}, and none of them is here: install one")
 
 
 def stamp_of(environment: Environment) -> str:
@@ -187,7 +187,7 @@ def main() -> int:
     parser.add_argument("what", nargs="+", choices=["dev", "big", "horovod", "mpi"])
     what = parser.parse_args().what
     try:
-        with alone(CACHE / "environments.lock", say):
+        with locked("environments", 3600, lambda: say("waiting for another process that makes environments …")):
             installer = find_installer()
             if "dev" in what:
                 make(DEV, installer)
@@ -197,7 +197,7 @@ def main() -> int:
                 make_mpi()
             if "horovod" in what:
                 make(HOROVOD_ON_TENSORFLOW, installer)
-    except SetupError as trouble:
+    except ToolError as trouble:
         say(str(trouble))
         return 1
     except KeyboardInterrupt:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from tests.cluster.subject import Kubernetes, Namespace
 from tools.cluster.cluster import Cluster
@@ -14,8 +14,7 @@ from tools.cluster.cluster import Cluster
 # Most of it at once, and the rest until there is no more.
 FILL = """
 fallocate -l "$(($(stat -f -c '%a * %S' /var/lib) - 8000000))" /var/lib/filler.0
-cat /dev/zero > /var/lib/filler.1 2> /dev/null
-test "$(stat -f -c %a /var/lib)" = 0
+cat /dev/zero > /var/lib/filler.1 2> /dev/null || true
 """
 Breaker = Callable[[Kubernetes, str, str], AbstractContextManager[None]]
 
@@ -29,67 +28,72 @@ def own(kubernetes: Kubernetes) -> Cluster:
 def killed(kubernetes: Kubernetes, machine: str, program: str) -> Iterator[None]:
     """The machine is a node's name or `control`; the program is kubelet, containerd, kube-apiserver, etcd, …"""
     cluster = own(kubernetes)
-    cluster.machine(machine).kill(program)
+    where = cluster.machine(machine)
     try:
+        where.kill(program)
         yield
     finally:
-        cluster.start(cluster.machine(machine), program)
-        own(kubernetes).recover()
+        if not where.find(program):
+            cluster.start(where, program)
+        cluster.recover()
 
 
 @contextmanager
 def frozen(kubernetes: Kubernetes, machine: str, program: str) -> Iterator[None]:
     """The process is there and keeps its connections, and answers nothing."""
-    where = own(kubernetes).machine(machine)
-    where.signal(program, signal.SIGSTOP)
+    cluster = own(kubernetes)
+    where = cluster.machine(machine)
     try:
+        where.signal(program, signal.SIGSTOP)
         yield
     finally:
         where.signal(program, signal.SIGCONT)
-        own(kubernetes).recover()
+        cluster.recover()
 
 
 @contextmanager
 def cut_off(kubernetes: Kubernetes, node: str) -> Iterator[None]:
     """The node's cable is out: it lives on, alone."""
-    control = own(kubernetes).control
-    control.run("ip", "link", "set", node, "down")
+    cluster = own(kubernetes)
     try:
+        cluster.control.run("ip", "link", "set", node, "down")
         yield
     finally:
-        control.run("ip", "link", "set", node, "up")
-        own(kubernetes).recover()
+        cluster.control.run("ip", "link", "set", node, "up")
+        cluster.recover()
 
 
 @contextmanager
 def powered_off(kubernetes: Kubernetes, node: str) -> Iterator[None]:
     """The node's plug is pulled: all its processes are gone at once; its disk is there when it boots again."""
     cluster = own(kubernetes)
-    cluster.power_off(node)
     try:
+        cluster.power_off(node)
         yield
     finally:
-        cluster.boot(node)
-        cluster.join(node)
-        own(kubernetes).recover()
+        if not cluster.machine(node).pid:
+            cluster.boot(node)
+            cluster.join(node)
+        cluster.recover()
 
 
 @contextmanager
 def full_disk(kubernetes: Kubernetes, node: str) -> Iterator[None]:
     """Not a byte is free on the disk where the node keeps volumes, logs and containers."""
-    machine = own(kubernetes).machine(node)
+    cluster = own(kubernetes)
+    machine = cluster.machine(node)
     try:
         machine.run("sh", "-c", FILL)
         yield
     finally:
         machine.run("sh", "-c", "rm -f /var/lib/filler.*")
-        own(kubernetes).recover()
+        cluster.recover()
 
 
 @contextmanager
 def cordoned(kubernetes: Kubernetes, node: str) -> Iterator[None]:
-    kubernetes.kubectl("cordon", node)
     try:
+        kubernetes.kubectl("cordon", node)
         yield
     finally:
         kubernetes.kubectl("uncordon", node)
@@ -126,4 +130,5 @@ def evict(namespace: Namespace, pod: str) -> None:
 def kill_pod(namespace: Namespace, pod: str) -> None:
     """kill -9 for every process in the pod's containers."""
     for pid in namespace.processes(pod):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

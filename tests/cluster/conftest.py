@@ -57,8 +57,8 @@ def namespace(kubernetes: Kubernetes) -> Iterator[Namespace]:
     that others use as well, only what belongs to the namespace can be told from what is theirs."""
     before = kubernetes.footprint() if kubernetes.own else {}
     place = Namespace(f"test-{secrets.token_hex(4)}", kubernetes)
-    place.open()
     try:
+        place.open()
         yield place
     finally:
         place.close()

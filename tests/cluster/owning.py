@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from tools.cluster import making
 from tools.cluster.blueprint import Blueprint
 from tools.cluster.cluster import Cluster
-from tools.cluster.locks import locked
-from tools.common import CHECKOUT
+from tools.common import CHECKOUT, locked
 
 
 def session_name() -> str:
@@ -25,14 +24,27 @@ def session_name() -> str:
 @contextmanager
 def own_cluster(blueprint: Blueprint) -> Iterator[Cluster]:
     """A keeper waits for the end of its input, which ends with this process at the latest, and takes the cluster down.
-    A second session of the same checkout waits for the first."""
-    with locked(f"{blueprint.name}.session", seconds=3600):
-        down = [sys.executable, "-m", "tools.cluster", "down", "--name", blueprint.name, "--after-input"]
+    It holds the session's lock too: the next session of this checkout begins when the keeper has done its work."""
+    with locked(
+        f"{blueprint.name}.session", 240, lambda: say("waiting for another session of this checkout …")
+    ) as lock:
         keeper = subprocess.Popen(
-            down, cwd=CHECKOUT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            [sys.executable, "-m", "tools.cluster", "down", "--name", blueprint.name, "--after-input"],
+            cwd=CHECKOUT,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[lock.fileno()],
+            start_new_session=True,
         )
         try:
-            yield making.up(blueprint, lambda text: print(f"cluster: {text}", file=sys.stderr))
+            Cluster(blueprint.name).down()
+            yield making.up(blueprint, say)
         finally:
-            _, complaint = keeper.communicate(timeout=60)
-        assert keeper.returncode == 0, complaint
+            keeper.communicate(timeout=60)
+            if keeper.returncode:
+                Cluster(blueprint.name).down()
+        assert keeper.returncode == 0, "the keeper did not do its work"
+
+
+def say(text: str) -> None:
+    print(f"cluster: {text}", file=sys.stderr)

@@ -41,8 +41,10 @@ class Kubernetes:
     def get(self, *what: str) -> Any:
         return json.loads(self.kubectl("get", *what, "-o", "json"))
 
-    def create(self, *objects: dict[str, Any]) -> None:
-        self.kubectl("create", "-f", "-", feed=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    def open_nodes(self) -> list[str]:
+        """Those that take ordinary pods."""
+        nodes = self.get("nodes")["items"]
+        return [each["metadata"]["name"] for each in nodes if not each["spec"].get("taints")]
 
     def node(self, name: str) -> dict[str, Any]:
         node: dict[str, Any] = self.get("node", name)

@@ -8,6 +8,7 @@ from tests.cluster import breaking
 from tests.cluster.objects import SLEEPER, gpus, on, pod, python
 from tests.cluster.subject import Kubernetes, Namespace, Refused
 from tests.harness import wait_for
+from tools.common import ToolError
 
 NODE = "node-1"
 TICKER = """
@@ -43,11 +44,10 @@ def test_a_frozen_kubelet_makes_its_node_not_ready_and_its_pods_go_on(
 ) -> None:
     namespace.create(pod("ticker", python(TICKER), **on(NODE)))
     namespace.wait_for_phase("ticker", "Running")
+    before = lines(namespace, "ticker")
     with breaking.frozen(kubernetes, NODE, "kubelet"):
         not_ready(kubernetes)
-        assert len(namespace.living_containers()) == 2, "the ticker and what holds its pod"
-    counted = lines(namespace, "ticker")
-    wait_for(lambda: lines(namespace, "ticker") > counted, "the ticker to tick on")
+    assert lines(namespace, "ticker") > before + 50
     assert restarts(namespace, "ticker") == 0
 
 
@@ -114,27 +114,16 @@ def test_without_the_api_server_nobody_gets_an_answer_and_pods_go_on(
 
 
 @pytest.mark.own
-def test_a_full_disk_is_full_for_its_pods_and_puts_the_node_under_pressure(
-    namespace: Namespace, kubernetes: Kubernetes
-) -> None:
-    writer = """
-    import time
-    while True:
-        try:
-            with open("/var/tmp/block", "wb") as file:
-                file.write(bytes(1 << 20))
-        except OSError as error:
-            print(error.strerror)
-        time.sleep(0.05)
-    """
-    volume = {"volumes": [{"name": "space", "emptyDir": {}}]}
-    mounts = {"volumeMounts": [{"name": "space", "mountPath": "/var/tmp"}]}
-    namespace.create(pod("writer", python(writer, **mounts), **on(NODE), **volume))
-    namespace.wait_for_phase("writer", "Running")
+def test_a_full_disk_takes_no_byte_more_and_its_node_evicts_pods(namespace: Namespace, kubernetes: Kubernetes) -> None:
+    namespace.create(pod("sleeper", python(SLEEPER), **on(NODE)))
+    namespace.wait_for_phase("sleeper", "Running")
     with breaking.full_disk(kubernetes, NODE):
+        with pytest.raises(ToolError, match="No space left on device"):
+            breaking.own(kubernetes).machine(NODE).run("dd", "if=/dev/zero", "of=/var/lib/more", "bs=1M", "count=16")
         wait_for(lambda: kubernetes.condition(NODE, "DiskPressure") == "True", "the node to be under pressure")
-        wait_for(lambda: namespace.phase("writer") == "Failed", "the writer to be evicted")
-    assert namespace.pod("writer")["status"]["reason"] == "Evicted"
+        wait_for(lambda: namespace.phase("sleeper") == "Failed", "the sleeper to be evicted")
+    breaking.own(kubernetes).machine(NODE).run("rm", "/var/lib/more")
+    assert namespace.pod("sleeper")["status"]["reason"] == "Evicted"
 
 
 @pytest.mark.own

@@ -15,7 +15,7 @@ from tests.cluster.objects import (
     service,
     volume_of,
 )
-from tests.cluster.subject import GPU, Kubernetes, Namespace
+from tests.cluster.subject import GPU, Kubernetes, Namespace, Refused
 from tests.harness import wait_for
 
 # Greets every peer by name, and stays until every peer has greeted it.
@@ -57,6 +57,7 @@ def greeters() -> dict[str, object]:
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "DoNotSchedule",
+        "nodeTaintsPolicy": "Honor",
         "labelSelector": {"matchLabels": {"app": "greeters"}},
     }
     template = {
@@ -80,12 +81,11 @@ def test_an_indexed_job_spread_over_the_nodes_finds_its_peers_by_name(namespace:
     expected = [[str(index), where[index]["spec"]["nodeName"]] for index in range(3)]
     for each in pods:
         assert json.loads(namespace.logs(each["metadata"]["name"])) == expected
-    nodes = namespace.cluster.get("nodes")["items"]
-    assert len({node for _, node in expected}) == min(3, len(nodes))
+    assert len({node for _, node in expected}) == min(3, len(namespace.cluster.open_nodes()))
 
 
 def test_a_pod_that_wants_more_gpus_than_a_node_has_stays_pending_and_is_told_why(namespace: Namespace) -> None:
-    namespace.create(pod("greedy", python(SLEEPER, resources=gpus(6))))
+    namespace.create(pod("greedy", python(SLEEPER, resources=gpus(1000))))
 
     def reasons() -> list[str]:
         conditions = namespace.pod("greedy")["status"].get("conditions", [])
@@ -150,7 +150,7 @@ def test_a_pod_reaches_the_api_with_its_token_and_is_refused_what_its_role_does_
 
 
 def test_a_service_is_reached_from_its_own_node_and_from_another(namespace: Namespace, kubernetes: Kubernetes) -> None:
-    nodes = [node["metadata"]["name"] for node in kubernetes.get("nodes")["items"]][:2]
+    nodes = kubernetes.open_nodes()[:2]
     server = pod(
         "web", python("import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000)"), **on(nodes[0])
     )
@@ -205,3 +205,14 @@ def test_commands_run_inside_a_pod_and_files_of_the_restricted_user_stay_its_own
     namespace.wait_for_phase("modest", "Running")
     answer = namespace.kubectl("exec", "modest", "--", "python3", "-c", "import os; print(os.getuid())")
     assert answer == "4321\n"
+
+
+@pytest.mark.own
+def test_a_kubelet_is_refused_what_belongs_to_another_node(namespace: Namespace, kubernetes: Kubernetes) -> None:
+    assert kubernetes.own
+    keys = kubernetes.own.folder / "keys"
+    node = Kubernetes(keys / "system-node-node-1.kubeconfig", kubernetes.kubectl_program, own=None)
+    assert node.node("node-1")
+    for refused in (("label", "node", "node-0", "a=b"), ("get", "secrets", "-n", namespace.name)):
+        with pytest.raises(Refused, match=r"forbidden|not allowed"):
+            node.kubectl(*refused)

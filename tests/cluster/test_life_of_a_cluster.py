@@ -8,19 +8,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.cluster.owning import session_name
 from tests.cluster.traces import Traces
 from tests.harness import wait_for
 from tools.cluster.blueprint import GPU
-from tools.cluster.cluster import CLUSTERS, Cluster
-from tools.common import CHECKOUT
+from tools.cluster.cluster import Cluster
+from tools.common import CHECKOUT, CLUSTERS, locked
 
 pytestmark = pytest.mark.own
 
-NAME = "test-life"
+NAME = f"{session_name()}-life"
 
 
 def command(*words: str) -> list[str]:
@@ -52,8 +52,8 @@ def test_a_cluster_is_what_was_asked_for_and_can_be_asked_for_again() -> None:
     }
     gpus = {name: node["status"]["allocatable"][GPU] for name, node in nodes.items()}
     assert gpus == {"node-0": "4", **{f"simulated-{index}": "8" for index in range(20)}}
-    for machine, port in (("control", 6443), ("node-0", 10250)):
-        assert 'name="GenericWorkload",stage="ALPHA"} 1' in metrics(cluster, machine, port)
+    for metrics in ("/metrics", "/api/v1/nodes/node-0/proxy/metrics"):
+        assert 'name="GenericWorkload",stage="ALPHA"} 1' in cluster.kubectl("get", "--raw", metrics)
     assert "workloads" in cluster.kubectl("api-resources", "-o", "name")
 
     again = call("up", "--gpus", "4", "--simulated", "20", "--feature-gates", gates)
@@ -63,12 +63,6 @@ def test_a_cluster_is_what_was_asked_for_and_can_be_asked_for_again() -> None:
     assert other.returncode == 1
     assert "with other settings" in other.stderr
     assert "Traceback" not in other.stderr
-
-
-def metrics(cluster: Cluster, machine: str, port: int) -> str:
-    token = json.loads(cluster.kubeconfig.read_text())["users"][0]["user"]["token"]
-    url = f"https://127.0.0.1:{port}/metrics"
-    return cluster.machine(machine).run("curl", "-sk", "-H", f"Authorization: Bearer {token}", url)
 
 
 def test_a_cluster_whose_maker_is_killed_at_any_moment_is_taken_down_without_a_trace() -> None:
@@ -85,8 +79,7 @@ def test_a_cluster_whose_maker_is_killed_at_any_moment_is_taken_down_without_a_t
         wait_for((CLUSTERS / NAME / stage).exists, f"{stage} to be there")
         maker.kill()
         maker.wait()
-        down = call("down")
-        assert (down.returncode, down.stderr) == (0, "cluster: down\n")
+        assert Cluster(NAME).down()
         before.must_be_all()
 
 
@@ -141,22 +134,5 @@ with own_cluster(Blueprint({NAME!r}, (1,))):
     process.kill()
     process.communicate()
     wait_for(lambda: not (CLUSTERS / NAME).exists(), "the keeper to take it down")
-    wait_for(lambda: Traces.seen() == before, "the last traces to go", 20)
-
-
-def test_what_stands_in_the_way_is_told_in_a_sentence(tmp_path: Path) -> None:
-    nobody = subprocess.run(
-        ["setpriv", "--reuid=65534", "--clear-groups", sys.executable, "-m", "tools.cluster", "up"],
-        cwd="/",
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "XDG_CACHE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert nobody.returncode == 1
-    assert "needs root" in nobody.stderr
-    assert "PUMASI_TEST_KUBECONFIG" in nobody.stderr
-    wrong = subprocess.run(
-        [sys.executable, "-m", "tools.cluster", "up", "--name", "../x"], cwd=CHECKOUT, capture_output=True, text=True
-    )
-    assert wrong.returncode == 1
-    assert "can't be a cluster's name" in wrong.stderr
+    with locked(f"{NAME}.session", 60):
+        before.must_be_all()

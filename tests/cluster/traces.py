@@ -1,23 +1,19 @@
-"""All that a cluster could leave behind on this machine."""
+"""All that clusters could leave behind on this machine."""
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from tests.harness import wait_for
 from tools.cluster.cgroups import hierarchies
-from tools.cluster.cluster import CLUSTERS
-
-KINDS = ("pid", "mnt", "net", "uts")
+from tools.common import CLUSTERS
 
 
 @dataclass(frozen=True)
 class Traces:
-    namespaces: frozenset[str]
+    processes: frozenset[str]
     mounts: frozenset[str]
     links: frozenset[str]
     groups: frozenset[str]
@@ -27,25 +23,35 @@ class Traces:
     @classmethod
     def seen(cls) -> Traces:
         return cls(
-            namespaces=frozenset(_namespaces()),
-            mounts=frozenset(re.sub(r"^\S+ \S+ ", "", line) for line in Path("/proc/self/mountinfo").open()),
-            links=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
+            processes=frozenset(_processes()),
+            mounts=frozenset(line for line in Path("/proc/self/mounts").read_text().splitlines() if "pumasi" in line),
+            links=frozenset(path.name for path in Path("/sys/class/net").glob("pumasi-*")),
             groups=frozenset(str(path) for root in hierarchies() for path in root.glob("pumasi-*")),
-            loops=frozenset(path.read_text() for path in Path("/sys/block").glob("loop*/loop/backing_file")),
-            files=frozenset(str(path) for path in [*CLUSTERS.glob("*"), *Path("/tmp").glob("hostpath*")]),
+            loops=frozenset(path.parts[3] for path in Path("/sys/block").glob("loop*/loop/backing_file")),
+            files=frozenset(str(path) for path in [*CLUSTERS.glob("*"), *Path("/tmp").glob("hostpath_pv")]),
         )
 
     def must_be_all(self) -> None:
-        """The kernel takes a moment to free namespaces; nothing else may."""
-        wait_for(lambda: Traces.seen().namespaces <= self.namespaces, "the namespaces to go", 10)
-        now = Traces.seen()
-        for kind in ("mounts", "links", "groups", "loops", "files"):
-            left = getattr(now, kind) - getattr(self, kind)
-            assert not left, f"{kind} left behind: {sorted(left)}"
+        """The kernel reaps processes and frees loop devices in a moment of its own."""
+
+        def left() -> dict[str, list[str]]:
+            now = Traces.seen()
+            news = {field.name: getattr(now, field.name) - getattr(self, field.name) for field in fields(self)}
+            return {name: sorted(values) for name, values in news.items() if values}
+
+        try:
+            wait_for(lambda: not left(), "all traces to go", 5)
+        except AssertionError:
+            assert left() == {}
 
 
-def _namespaces() -> Iterator[str]:
-    """Of every process on this machine: whatever lives in one of a cluster's is seen here."""
+def _processes() -> Iterator[str]:
+    """Those whose command line is one of a cluster's, or that see a cluster's folder as theirs."""
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            yield from [str((process / "ns" / kind).readlink()) for kind in KINDS]
+        try:
+            mounts = (process / "mountinfo").read_text(errors="replace")
+            words = (process / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if "/run/pumasi/" in mounts or "/run/pumasi/" in words:
+            yield f"{process.name} {words}"

@@ -14,9 +14,8 @@ from tools.cluster.__main__ import parser
 from tools.cluster.blueprint import GPU, Addresses, Blueprint
 from tools.cluster.cgroups import Group
 from tools.cluster.cluster import Cluster, is_well
-from tools.cluster.errors import ClusterError
-from tools.cluster.locks import locked
-from tools.cluster.waiting import until
+from tools.cluster.making import check_machine
+from tools.common import ToolError, locked, until
 
 
 def commands(blueprint: Blueprint) -> dict[str, list[str]]:
@@ -28,6 +27,8 @@ def test_feature_gates_reach_every_part_that_has_some() -> None:
     gated = commands(Blueprint(feature_gates="GenericWorkload=true"))
     told = {program for program, words in gated.items() if "--feature-gates=GenericWorkload=true" in words}
     assert told == {"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"}
+    proxy = plans.kube_proxy_config("node-0", Blueprint(feature_gates="A=true,B=false"))
+    assert proxy["featureGates"] == {"A": True, "B": False}
     assert not [words for words in commands(Blueprint()).values() if any("feature-gates" in word for word in words)]
 
 
@@ -43,7 +44,7 @@ def test_a_blueprint_survives_being_written_down() -> None:
     assert Blueprint.from_json(blueprint.as_json()) == blueprint
 
 
-def test_every_kubelet_has_the_rights_of_its_own_node_only() -> None:
+def test_every_kubelet_has_a_name_and_keys_of_its_own() -> None:
     users = plans.users(Blueprint(gpus=(1, 1)))
     assert users["system:node:node-0"] == users["system:node:node-1"] == "system:nodes"
     kubelet = plans.kubelet("node-1", "10.88.0.11", Blueprint(gpus=(1, 1)))
@@ -81,7 +82,7 @@ def test_a_wrong_option_is_named(words: list[str], wrong: str, capsys: pytest.Ca
 
 @pytest.mark.parametrize("name", ["", "Upper", "../up", "a" * 32, "1st"])
 def test_a_name_that_can_not_be_a_clusters_is_refused(name: str) -> None:
-    with pytest.raises(ClusterError, match="can't be a cluster's name"):
+    with pytest.raises(ToolError, match="can't be a cluster's name"):
         Cluster(name)
 
 
@@ -98,13 +99,13 @@ def test_a_node_is_well_only_when_nothing_ails_it() -> None:
 
 def test_a_wait_ends_with_what_was_waited_for_or_with_a_sentence() -> None:
     assert until(lambda: 7, "seven", seconds=1) == 7
-    with pytest.raises(ClusterError, match="waited 0 s for godot, in vain"):
+    with pytest.raises(ToolError, match="waited 0 s for godot, in vain"):
         until(lambda: False, "godot", seconds=0)
 
 
 def test_a_lock_goes_with_its_holder_however_that_ends() -> None:
     code = (
-        "import sys\nfrom tools.cluster.locks import locked\n"
+        "import sys\nfrom tools.common import locked\n"
         "with locked('unit', 1): print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
@@ -117,7 +118,7 @@ def test_a_lock_goes_with_its_holder_however_that_ends() -> None:
     assert holder.stdout
     assert holder.stdout.readline() == "held\n"
     heard = []
-    with pytest.raises(ClusterError, match="the lock unit"), locked("unit", 0, lambda: heard.append("waiting")):
+    with pytest.raises(ToolError, match="the lock unit"), locked("unit", 0, lambda: heard.append("waiting")):
         pass
     assert heard == ["waiting"]
     holder.kill()
@@ -147,3 +148,18 @@ def test_a_cpuset_of_version_1_has_the_processors_of_the_one_above(
     monkeypatch.setattr("tools.cluster.cgroups.hierarchies", lambda: [tmp_path])
     Group("pumasi-x").make()
     assert (tmp_path / "pumasi-x" / "cpuset.cpus").read_text() == "0-1\n"
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "sentence"),
+    [
+        ("tools.cluster.making.sys.platform", "darwin", "needs Linux"),
+        ("tools.cluster.making.os.geteuid", lambda: 1000, "needs root"),
+    ],
+)
+def test_where_it_can_not_run_it_says_what_to_use_instead(
+    where: str, value: object, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, value)
+    with pytest.raises(ToolError, match=f"{sentence}.*PUMASI_TEST_KUBECONFIG"):
+        check_machine()

@@ -17,7 +17,7 @@ import pytest
 
 from tools import common
 from tools.cluster import programs
-from tools.cluster.errors import ClusterError
+from tools.common import ToolError
 
 # What it "builds" are scripts that tell their go.mod, and so the version in it. `trouble` happens when it builds
 # Kubernetes.
@@ -147,7 +147,7 @@ def test_an_interrupted_build_leaves_nothing_that_is_taken_for_whole(place: Path
 def test_a_program_of_another_version_is_refused(place: Path) -> None:
     fake_go(place, trouble="name.write_text('#!/bin/echo v1.2.3')")
 
-    with pytest.raises(ClusterError, match=r"(?s)kube\S+ was built to be \d+\.\d+\.\d+, but tells .*v1\.2\.3"):
+    with pytest.raises(ToolError, match=r"(?s)kube\S+ was built to be \d+\.\d+\.\d+, but tells .*v1\.2\.3"):
         ensure()
 
     assert "kubernetes" not in whole(place)
@@ -168,7 +168,7 @@ def test_a_version_is_told_in_many_ways(told: str) -> None:
 def test_a_failing_compile_is_told_with_its_last_lines(place: Path) -> None:
     fake_go(place, trouble="print('# k8s.io/some', './some.go:7: undefined: x', sep='\\n'); sys.exit(1)")
 
-    with pytest.raises(ClusterError, match=r"kubernetes \S+ could not be built:") as caught:
+    with pytest.raises(ToolError, match=r"kubernetes \S+ could not be built:") as caught:
         ensure()
 
     assert str(caught.value).splitlines()[1:] == ["# k8s.io/some", "./some.go:7: undefined: x"]
@@ -195,7 +195,7 @@ def test_where_no_go_is_new_enough_one_is_fetched(place: Path, monkeypatch: pyte
 def test_a_go_that_cannot_be_fetched_is_to_be_installed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_go(place, version="1.9.7")
     monkeypatch.setattr(programs, "call", lambda *_: common.call("false"))
-    with pytest.raises(ClusterError, match=r"Go could not be fetched: install Go 1\.\S+ or newer yourself"):
+    with pytest.raises(ToolError, match=r"Go could not be fetched: install Go 1\.\S+ or newer yourself"):
         ensure()
 
 
@@ -207,7 +207,7 @@ def test_the_go_that_is_fetched_is_new_enough_for_every_module() -> None:
 
 def test_a_second_one_waits_and_says_so(place: Path) -> None:
     said: list[str] = []
-    with common.alone(programs.SHELF / "lock", said.append):
+    with common.locked(programs.lock(), 1):
         second = threading.Thread(target=programs.ensure, args=[said.append])
         second.start()
         until(lambda: said)
@@ -219,14 +219,14 @@ def test_a_second_one_waits_and_says_so(place: Path) -> None:
 
 def test_a_full_disk_is_told_before_anything_is_built(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "BUILD_SPACE", 10**18)
-    with pytest.raises(ClusterError, match=r"needs 1000000000 GB for a while, and .* has only \d+\.\d GB free"):
+    with pytest.raises(ToolError, match=r"needs 1000000000 GB for a while, and .* has only \d+\.\d GB free"):
         ensure()
     assert built(place) == []
 
 
 def test_other_processors_are_told_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    with pytest.raises(ClusterError, match="run on x86_64 and aarch64 only, and this is riscv64"):
+    with pytest.raises(ToolError, match="run on x86_64 and aarch64 only, and this is riscv64"):
         ensure()
 
 
@@ -235,7 +235,7 @@ def test_what_the_distribution_lacks_is_named_with_its_packages(place: Path, mon
     monkeypatch.setattr(programs, "missing_packages", lambda: missing)
     monkeypatch.setattr(common, "apt_usable", lambda: False)
     sentence = "nsenter, unshare, the CNI plugins missing: install util-linux containernetworking-plugins first"
-    with pytest.raises(ClusterError, match=sentence):
+    with pytest.raises(ToolError, match=sentence):
         ensure()
 
 
@@ -252,7 +252,7 @@ def test_the_plugins_for_pod_networks_are_found_where_all_of_them_are(
     assert "the CNI plugins" not in programs.missing_packages()
     (every / programs.CNI_PLUGINS[-1]).unlink()
     assert programs.missing_packages()["the CNI plugins"] == "containernetworking-plugins"
-    with pytest.raises(ClusterError, match="no CNI plugins in "):
+    with pytest.raises(ToolError, match="no CNI plugins in "):
         programs.cni_folder()
 
 

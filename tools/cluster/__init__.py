@@ -4,6 +4,7 @@
     blueprint.py      what a cluster is to be, as values: addresses, command lines, configurations (pure)
     machine.py        a machine made of Linux namespaces; pulling its plug ends everything in it
     cgroups.py        control groups, of both kinds
+    kwok.yaml         how simulated nodes and their pods live
     keys.py           certificates, tokens, kubeconfigs
     images.py         container images without content: every container sees this machine's programs
     making.py         bringing a cluster up

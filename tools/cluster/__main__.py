@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from itertools import cycle, islice
@@ -10,7 +12,7 @@ from itertools import cycle, islice
 from tools.cluster import making, programs
 from tools.cluster.blueprint import IMAGE, Blueprint
 from tools.cluster.cluster import Cluster
-from tools.cluster.errors import ClusterError
+from tools.common import ToolError
 
 USAGE = """
 {nodes} nodes with {gpus} GPUs{simulated}. To use the cluster:
@@ -45,6 +47,7 @@ def up(options: argparse.Namespace) -> None:
 
 
 def down(options: argparse.Namespace) -> None:
+    making.check_machine()
     cluster = Cluster(options.name, say)
     if options.after_input:
         sys.stdin.buffer.read()
@@ -105,9 +108,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     options = parser().parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
         options.act(options)
-    except ClusterError as trouble:
+    except (ToolError, OSError, subprocess.SubprocessError) as trouble:
         say(str(trouble))
         return 1
     except KeyboardInterrupt:

@@ -279,7 +279,8 @@ def kube_proxy(node: str) -> list[str]:
     return [f"{PROGRAMS}/kube-proxy", f"--config={FOLDER}/{node}/kube-proxy.json"]
 
 
-def kube_proxy_config(node: str) -> dict[str, Any]:
+def kube_proxy_config(node: str, blueprint: Blueprint) -> dict[str, Any]:
+    gates = [gate.partition("=") for gate in blueprint.feature_gates.split(",") if gate]
     return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
@@ -288,6 +289,7 @@ def kube_proxy_config(node: str) -> dict[str, Any]:
         "clientConnection": {"kubeconfig": kubeconfig("system:kube-proxy")},
         "hostnameOverride": node,
         "conntrack": {"maxPerCore": 0},
+        "featureGates": {name: value == "true" for name, _, value in gates},
     }
 
 

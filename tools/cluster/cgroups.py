@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.cluster.errors import ClusterError
-from tools.cluster.waiting import until
+from tools.common import ToolError, until
 
 JOIN = """
 while [ "$1" != -- ]; do echo $$ > "$1"; shift; done
@@ -20,7 +20,8 @@ exec "$@"
 def hierarchies() -> list[Path]:
     """Where control groups are mounted: one place in version 2, one for each set of controllers in version 1."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
-    return [Path(place) for _, place, kind, *_ in mounts if kind in ("cgroup", "cgroup2")]
+    found = [Path(place) for _, place, kind, *_ in mounts if kind in ("cgroup", "cgroup2")]
+    return [place for place in found if place.is_relative_to("/sys/fs/cgroup")]
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,12 @@ class Group:
 
     def processes(self) -> set[int]:
         """Those in the group and in the groups below it."""
-        found: set[int] = set()
-        for folder in self.folders():
-            for file in folder.rglob("cgroup.procs"):
-                with contextlib.suppress(OSError):
-                    found.update(int(pid) for pid in file.read_text().split())
-        return found
+        return {pid for folder in self.folders() for below, _, _ in os.walk(folder) for pid in _processes(below)}
+
+    def processes_of(self, part: str) -> set[int]:
+        """Those in the groups below it that have this name."""
+        walks = (os.walk(folder) for folder in self.folders())
+        return {pid for walk in walks for below, _, _ in walk if Path(below).name == part for pid in _processes(below)}
 
     def joining(self) -> list[str]:
         """What to put before a command, so that it runs in the group."""
@@ -54,9 +55,13 @@ class Group:
         return ["sh", "-euc", JOIN, "sh", *files, "--"]
 
     def remove(self) -> None:
+        """With everything that is still in it."""
         until(self._gone, f"the control group {self.path} to become empty", seconds=20)
 
     def _gone(self) -> bool:
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for folder in self.folders():
             for below, _, _ in os.walk(folder, topdown=False):
                 with contextlib.suppress(OSError):
@@ -66,8 +71,15 @@ class Group:
     def _roots(self) -> list[Path]:
         roots = hierarchies()
         if not roots:
-            raise ClusterError("no control groups are mounted under /sys/fs/cgroup: Kubernetes can't run here")
+            raise ToolError("no control groups are mounted under /sys/fs/cgroup: Kubernetes can't run here")
         return roots
+
+
+def _processes(folder: str) -> list[int]:
+    """0 is one that this process can't see: nothing of ours."""
+    with contextlib.suppress(OSError):
+        return [int(pid) for pid in Path(folder, "cgroup.procs").read_text().split() if pid != "0"]
+    return []
 
 
 def _pass_on(folder: Path) -> None:
@@ -79,7 +91,7 @@ def _pass_on(folder: Path) -> None:
     try:
         (folder / "cgroup.subtree_control").write_text(wanted)
     except OSError as error:
-        raise ClusterError(
+        raise ToolError(
             f"{folder} does not hand its controllers on ({error.strerror}): where this is a container, start it "
             "privileged, with a control-group namespace of its own and no process in its root group, or use a machine"
         ) from None

@@ -8,6 +8,8 @@ pull the outer machine's plug and to remove its control groups and its folder; t
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import http.client
 import json
 import os
 import re
@@ -24,21 +26,19 @@ from tools.cluster import blueprint as plans
 from tools.cluster import keys
 from tools.cluster.blueprint import Addresses, Blueprint
 from tools.cluster.cgroups import Group
-from tools.cluster.errors import ClusterError
-from tools.cluster.locks import locked
 from tools.cluster.machine import Machine
-from tools.cluster.waiting import until
-from tools.common import CACHE, Say, search_path
+from tools.common import CLUSTERS, Say, ToolError, locked, search_path, until
 
-CLUSTERS = CACHE / "clusters"
 CTR = (f"{plans.PROGRAMS}/ctr", "--namespace", "k8s.io")
 
 # In a node: a /run and a disk of its own. $1 the node's name.
 NODE_MOUNTS = """
-mount -t tmpfs -o mode=755 run /mnt
-mkdir -p /mnt/pumasi /mnt/lock
-mount --rbind /run/pumasi /mnt/pumasi
-mount --no-mtab --move /mnt /run
+mkdir /tmp/$1
+mount -t tmpfs -o mode=755 run /tmp/$1
+mkdir -p /tmp/$1/pumasi /tmp/$1/lock
+mount --rbind /run/pumasi /tmp/$1/pumasi
+mount --no-mtab --move /tmp/$1 /run
+rmdir /tmp/$1
 mount -o loop /run/pumasi/cluster/$1/disk /var/lib
 mkdir -p /var/lib/log /var/lib/cni/conf
 mount --bind /var/lib/log /var/log
@@ -50,12 +50,14 @@ echo 1 > /proc/sys/net/ipv4/ip_forward
 class Cluster:
     def __init__(self, name: str, say: Say = lambda _: None) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", name):
-            raise ClusterError(f"{name!r} can't be a cluster's name: small letters, digits and dashes, 31 at the most")
+            raise ToolError(f"{name!r} can't be a cluster's name: small letters, digits and dashes, 31 at the most")
         os.environ["PATH"] = search_path()
         self.name = name
         self.say = say
         self.folder = CLUSTERS / name
-        self.group = Group(f"pumasi-{name}")
+        # Whoever has another home has other clusters, of the same names perhaps.
+        self.identity = f"{name}-{hashlib.sha256(str(self.folder).encode()).hexdigest()[:6]}"
+        self.group = Group(f"pumasi-{self.identity}")
         self.control = Machine("control", self.folder, Group(f"{self.group.path}/system"))
 
     @property
@@ -69,6 +71,10 @@ class Cluster:
     @property
     def addresses(self) -> Addresses:
         return Addresses(int((self.folder / "index").read_text()))
+
+    @property
+    def programs(self) -> Path:
+        return (self.folder / "kubectl").readlink().parent
 
     @property
     def is_whole(self) -> bool:
@@ -85,14 +91,14 @@ class Cluster:
         try:
             result = subprocess.run(command, input=feed, capture_output=True, text=True, timeout=120)
         except subprocess.TimeoutExpired:
-            raise ClusterError(f"kubectl {' '.join(arguments)}: no answer") from None
+            raise ToolError(f"kubectl {' '.join(arguments)}: no answer") from None
         if result.returncode:
-            raise ClusterError(f"kubectl {' '.join(arguments)}: {result.stderr.strip()[-2000:]}")
+            raise ToolError(f"kubectl {' '.join(arguments)}: {result.stderr.strip()[-2000:]}")
         return result.stdout
 
-    def alone(self) -> AbstractContextManager[None]:
+    def alone(self) -> AbstractContextManager[object]:
         waiting = f"the cluster {self.name} is being brought up or taken down by another process; waiting …"
-        return locked(self.name, 300, lambda: self.say(waiting))
+        return locked(self.identity, 300, lambda: self.say(waiting))
 
     def down(self) -> bool:
         """Whether there was anything to take down."""
@@ -108,8 +114,8 @@ class Cluster:
         if (self.folder / "index").exists():
             link = self.addresses.link
             until(lambda: _unplugged(link), f"the link {link} to go", seconds=10)
-        disks = {str(disk) for disk in self.folder.glob("*/disk")}
-        until(lambda: not disks & _loop_files(), "the nodes' disks to be given back", seconds=10)
+        disks = list(self.folder.glob("*/disk"))
+        until(lambda: not any(map(in_use, disks)), "the nodes' disks to be given back", seconds=10)
         if self.folder.exists():
             shutil.rmtree(self.folder)
 
@@ -154,6 +160,7 @@ class Cluster:
         """At once, and without a word to anybody."""
         self.machine(name).pull_plug()
         until(lambda: self._is_unplugged(name), f"the link of {name} to go", seconds=10)
+        until(lambda: not in_use(self.folder / name / "disk"), f"the disk of {name} to be given back", seconds=10)
 
     def _is_unplugged(self, name: str) -> bool:
         """The kernel removes a dead node's link too, in its own time."""
@@ -174,23 +181,24 @@ class Cluster:
 
         def met_while_it_lives() -> bool:
             if not machine.find(program):
-                raise ClusterError("it ended")
+                raise ToolError("it ended")
             return met()
 
         try:
             until(met_while_it_lives, "it to answer", seconds=120, every=every)
-        except ClusterError as trouble:
+        except ToolError as trouble:
             words = machine.log_of(program).read_text(errors="replace")[-1500:]
-            raise ClusterError(f"{program} on {machine.name}: {trouble}\n{words}") from None
+            raise ToolError(f"{program} on {machine.name}: {trouble}\n{words}") from None
 
     def _api_is_ready(self) -> bool:
         trust = ssl.create_default_context(cafile=str(self.folder / "keys" / "ca.crt"))
         direct, secure = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+        opener = urllib.request.build_opener(direct, secure)
         try:
-            answer = urllib.request.build_opener(direct, secure).open(f"{self.addresses.server}/readyz", timeout=2)
-        except OSError:
+            with opener.open(f"{self.addresses.server}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (OSError, http.client.HTTPException):
             return False
-        return bool(answer.status == 200)
 
     def await_nodes(self) -> None:
         until(self._nodes_are_well, "the nodes to be ready, with their GPUs", seconds=120, every=0.2)
@@ -210,12 +218,8 @@ class Cluster:
         self.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
 
     def processes_of(self, container: str) -> set[int]:
-        """Of one container, by its id."""
-        found: set[int] = set()
-        for folder in self.group.folders():
-            for file in folder.rglob(f"{container}/cgroup.procs"):
-                found.update(int(pid) for pid in file.read_text().split())
-        return found
+        """Of one container, by its id: its control group has that name."""
+        return self.group.processes_of(container)
 
     def living_containers(self, namespace: str) -> list[str]:
         """Of one namespace's pods, as the nodes see them, whatever the API says."""
@@ -243,16 +247,15 @@ def is_well(node: dict[str, Any]) -> bool:
 
 def _unplugged(link: str) -> bool:
     """The kernel removes it too, in its own time."""
-    subprocess.run(["ip", "link", "delete", link], capture_output=True)
+    subprocess.run(["ip", "link", "delete", link], capture_output=True, timeout=60)
     return not (Path("/sys/class/net") / link).exists()
 
 
-def _loop_files() -> set[str]:
-    files = set()
-    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
-        with contextlib.suppress(OSError):
-            files.add(file.read_text().strip())
-    return files
+def in_use(disk: Path) -> bool:
+    """Whether a loop device stands on this file. Its path is another one inside a machine; its inode is the same."""
+    listed = ["losetup", "--list", "--noheadings", "--output", "BACK-INO"]
+    inodes = subprocess.run(listed, capture_output=True, text=True, timeout=60).stdout.split()
+    return str(disk.stat().st_ino) in inodes
 
 
 def _proportional_memory(pid: int) -> int:

@@ -8,23 +8,35 @@ import secrets
 import subprocess
 from pathlib import Path
 
-from tools.cluster.errors import ClusterError
+from tools.common import ToolError
 
-CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "3650")
+NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "3650")
+# What strict readers of certificates ask for, and no system-wide default adds to.
+SETTINGS = """
+[req]
+distinguished_name = name
+[name]
+[ca]
+basicConstraints = critical, CA:TRUE
+keyUsage = critical, keyCertSign
+subjectKeyIdentifier = hash
+[leaf]
+basicConstraints = critical, CA:FALSE
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid
+subjectAltName = {names}
+"""
 
 
 def make(folder: Path, server: str, addresses: list[str], users: dict[str, str]) -> None:
     """`users` maps each user to its group. Every one of them gets a token and NAME.kubeconfig."""
     folder.mkdir(mode=0o700)
-    authority = ("-CA", "ca.crt", "-CAkey", "ca.key")
     names = [*(f"IP:{address}" for address in addresses), "DNS:localhost", "DNS:kubernetes", "DNS:kubernetes.default"]
     names += ["DNS:kubernetes.default.svc", "DNS:kubernetes.default.svc.cluster.local"]
-    _openssl(folder, "req", "-x509", *CURVE, *_files("ca"), "-subj", "/CN=pumasi-test-cluster")
-    extras = ("-addext", f"subjectAltName={','.join(names)}")
-    _openssl(folder, "req", "-x509", *CURVE, *authority, *_files("server"), "-subj", "/CN=kube-apiserver", *extras)
-    subject = "/O=system:masters/CN=kube-apiserver-kubelet-client"
-    extras = ("-addext", "extendedKeyUsage=clientAuth")
-    _openssl(folder, "req", "-x509", *CURVE, *authority, *_files("kubelet-client"), "-subj", subject, *extras)
+    (folder / "settings").write_text(SETTINGS.format(names=",".join(names)))
+    _certify(folder, "ca", "/CN=pumasi-test-cluster")
+    _certify(folder, "server", "/CN=kube-apiserver")
+    _certify(folder, "kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client")
     _openssl(folder, "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", "accounts.key")
     _openssl(folder, "pkey", "-in", "accounts.key", "-pubout", "-out", "accounts.pub")
     authority_data = base64.b64encode((folder / "ca.crt").read_bytes()).decode()
@@ -55,11 +67,13 @@ def write_secret(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def _files(name: str) -> tuple[str, ...]:
-    return ("-keyout", f"{name}.key", "-out", f"{name}.crt")
+def _certify(folder: Path, name: str, subject: str) -> None:
+    signer = ("-extensions", "ca") if name == "ca" else ("-extensions", "leaf", "-CA", "ca.crt", "-CAkey", "ca.key")
+    files = ("-keyout", f"{name}.key", "-out", f"{name}.crt")
+    _openssl(folder, "req", "-x509", "-config", "settings", *NEW_KEY, *signer, *files, "-subj", subject)
 
 
 def _openssl(folder: Path, *arguments: str) -> None:
-    result = subprocess.run(["openssl", *arguments], cwd=folder, capture_output=True, text=True)
+    result = subprocess.run(["openssl", *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
     if result.returncode:
-        raise ClusterError(f"openssl {arguments[0]} failed: {result.stderr.strip()[-500:]}")
+        raise ToolError(f"openssl {arguments[0]} failed (version 3 is needed): {result.stderr.strip()[-500:]}")

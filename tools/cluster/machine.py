@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.cluster.cgroups import Group
-from tools.cluster.errors import ClusterError
-from tools.cluster.waiting import until
+from tools.common import ToolError, until
 
 NAMESPACES = ("--pid", "--mount", "--net", "--uts")
 
@@ -37,7 +36,7 @@ class Machine:
     def pid(self) -> int:
         """Of process 1, as seen from outside; 0 where the machine is off."""
         wanted = [str(self.folder), self.name]
-        return next((pid for pid in _pids() if _command_line(pid)[1:] == wanted), 0)
+        return next((pid for pid in _pids() if _command_line(pid)[1:] == wanted and _is(pid, "init")), 0)
 
     @property
     def pid_inside_outer(self) -> int:
@@ -64,11 +63,9 @@ class Machine:
         try:
             result = subprocess.run(inside, input=feed, capture_output=True, text=True, timeout=120)
         except subprocess.TimeoutExpired:
-            raise ClusterError(f"{command[0]} on {self.name} does not end") from None
+            raise ToolError(f"{command[0]} on {self.name} does not end") from None
         if result.returncode:
-            raise ClusterError(
-                f"{command[0]} failed on {self.name}: {(result.stderr or result.stdout).strip()[-2000:]}"
-            )
+            raise ToolError(f"{command[0]} failed on {self.name}: {(result.stderr or result.stdout).strip()[-2000:]}")
         return result.stdout
 
     def start(self, *command: str) -> None:
@@ -85,7 +82,7 @@ class Machine:
     def signal(self, program: str, number: signal.Signals) -> None:
         pids = self.find(program)
         if not pids:
-            raise ClusterError(f"there is no {program} on {self.name}")
+            raise ToolError(f"there is no {program} on {self.name}")
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -100,22 +97,18 @@ class Machine:
     def _enter(self, *namespaces: str) -> list[str]:
         pid = self.pid
         if not pid:
-            raise ClusterError(f"the machine {self.name} is off")
+            raise ToolError(f"the machine {self.name} is off")
         return ["nsenter", "--target", str(pid), *namespaces, "--"]
 
     def _spawn(self, enter: list[str], command: list[str], program: str) -> None:
         """`setsid` forks inside, so that the machine's process 1 is the parent, and nobody outside stands between."""
         log = self.log_of(program)
         log.parent.mkdir(exist_ok=True)
+        words = [*self.group.joining(), *enter, "setsid", "--fork", *command]
         with log.open("ab") as out:
-            subprocess.run(
-                [*self.group.joining(), *enter, "setsid", "--fork", *command],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                cwd="/",
-                check=True,
-            )
+            result = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/", timeout=60)
+        if result.returncode:
+            raise ToolError(f"{program} could not be started on {self.name}: {log.read_text()[-500:]}")
 
 
 def _pids() -> Iterator[int]:

@@ -22,55 +22,60 @@ from tools.cluster import blueprint as plans
 from tools.cluster import images, keys, programs
 from tools.cluster.blueprint import Addresses, Blueprint
 from tools.cluster.cgroups import Group
-from tools.cluster.cluster import CLUSTERS, CTR, Cluster, is_well
-from tools.cluster.errors import ClusterError
-from tools.cluster.locks import locked
-from tools.cluster.waiting import until
-from tools.common import CHECKOUT, Say
+from tools.cluster.cluster import CTR, Cluster, is_well
+from tools.common import CHECKOUT, CLUSTERS, Say, ToolError, locked, until
 
 DISK = 4 << 30
-SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ssl", "/etc/ld.so.cache")
+SHARED = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ssl", "/etc/ld.so.cache")
 
-# In the control machine, before anything else: what is needed of the outside moves under /run/pumasi, then the outside
-# can't be written any more. $1 programs, $2 folder, then the shares.
+# In the control machine, before anything else: what is needed of the outside comes under /run/pumasi, then the outside
+# can't be written any more (what another mount hides can't be reached, and not be changed either). $1 programs,
+# $2 folder, then the shares.
 CONTROL_MOUNTS = """
-mount -t tmpfs -o mode=755 run /mnt
-mkdir -p /mnt/pumasi/programs /mnt/pumasi/cluster /mnt/pumasi/shares /mnt/lock
-mount --rbind "$1" /mnt/pumasi/programs
-mount --rbind "$2" /mnt/pumasi/cluster
+run="$2/run"
+mkdir "$run"
+mount -t tmpfs -o mode=755 run "$run"
+mkdir -p "$run/pumasi/programs" "$run/pumasi/cluster" "$run/pumasi/shares" "$run/lock"
+mount --bind "$1" "$run/pumasi/programs"
+mount --bind "$2" "$run/pumasi/cluster"
 shift 2
 index=0
 for share in "$@"; do
-    if [ -d "$share" ]; then mkdir /mnt/pumasi/shares/$index; else touch /mnt/pumasi/shares/$index; fi
-    mount --rbind "$share" /mnt/pumasi/shares/$index
+    if [ -d "$share" ]; then mkdir "$run/pumasi/shares/$index"; else touch "$run/pumasi/shares/$index"; fi
+    mount --rbind "$share" "$run/pumasi/shares/$index"
     index=$((index + 1))
 done
-mount --no-mtab --move /mnt /run
+mount --no-mtab --move "$run" /run
 mount -t tmpfs -o mode=1777 tmp /tmp
+while read -r _ place _; do
+    case "$place" in
+        /proc | /proc/* | /sys | /sys/* | /dev | /dev/* | /run | /tmp | /run/pumasi/cluster) ;;
+        *) mount -o remount,bind,ro "$(printf %b "$place")" 2> /dev/null || true ;;
+    esac
+done < /proc/self/mounts
 mkdir /run/pumasi/cluster/volumes /tmp/hostpath_pv
 mount --bind /run/pumasi/cluster/volumes /tmp/hostpath_pv
-mount -o remount,bind,ro /
 echo 1 > /proc/sys/net/ipv4/ip_forward
 """
 
 
 def up(blueprint: Blueprint, say: Say) -> Cluster:
     check_machine()
-    folder = programs.ensure(say)
     cluster = Cluster(blueprint.name, say)
+    folder = programs.ensure(say)
     with cluster.alone():
         if cluster.is_whole:
-            must_be_like(cluster, blueprint)
+            must_be_like(cluster, blueprint, folder)
             return cluster
         cluster.remove()
         try:
             make(cluster, blueprint, folder)
         except BaseException:
-            say("it does not come up; taking it down …")
             with uninterrupted():
+                say("it does not come up; taking it down …")
                 try:
                     cluster.remove()
-                except ClusterError as trouble:
+                except (ToolError, OSError) as trouble:
                     say(str(trouble))
             raise
     return cluster
@@ -81,20 +86,18 @@ def check_machine() -> None:
         "use an existing cluster instead: kind, minikube or a cloud, and name its kubeconfig in PUMASI_TEST_KUBECONFIG"
     )
     if sys.platform != "linux":
-        raise ClusterError(f"the test cluster needs Linux, and this is {platform.system()}: {instead}")
+        raise ToolError(f"the test cluster needs Linux, and this is {platform.system()}: {instead}")
     if os.geteuid() != 0:
-        raise ClusterError(
-            f"the test cluster needs root, because it makes namespaces and mounts: use sudo, or {instead}"
-        )
+        raise ToolError(f"the test cluster needs root, because it makes namespaces and mounts: use sudo, or {instead}")
     if not Path("/dev/loop-control").exists():
-        raise ClusterError(f"the test cluster needs loop devices for its nodes' disks (modprobe loop), or {instead}")
+        raise ToolError(f"the test cluster needs loop devices for its nodes' disks (modprobe loop), or {instead}")
 
 
-def must_be_like(cluster: Cluster, blueprint: Blueprint) -> None:
-    if cluster.blueprint != blueprint:
-        raise ClusterError(
-            f"the cluster {cluster.name} is up already, with other settings: {cluster.blueprint.as_json()}. "
-            "Take it down first, or give the new one another name"
+def must_be_like(cluster: Cluster, blueprint: Blueprint, programs_folder: Path) -> None:
+    if cluster.blueprint != blueprint or cluster.programs != programs_folder:
+        raise ToolError(
+            f"the cluster {cluster.name} is up already, with other settings or of another version: "
+            f"{cluster.blueprint.as_json()}. Take it down first, or give the new one another name"
         )
     cluster.say("is up already")
 
@@ -155,11 +158,11 @@ def lay_out(cluster: Cluster, blueprint: Blueprint, programs_folder: Path) -> No
         group = Group(f"{cluster.group.path}/{name}")
         group.make()
         (node / "kubelet.json").write_text(json.dumps(plans.kubelet_config(group.path, addresses)))
-        (node / "kube-proxy.json").write_text(json.dumps(plans.kube_proxy_config(name)))
+        (node / "kube-proxy.json").write_text(json.dumps(plans.kube_proxy_config(name, blueprint)))
         (node / "pods.conflist").write_text(json.dumps(plans.cni_config(index)))
         with (node / "disk").open("wb") as disk:
             disk.truncate(DISK)
-        call("mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0", str(node / "disk"))
+        outside("mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0", str(node / "disk"))
 
 
 def claim_addresses(folder: Path) -> Addresses:
@@ -172,11 +175,11 @@ def claim_addresses(folder: Path) -> Addresses:
             if index not in taken and not any(network.overlaps(route) for route in routes):
                 write_whole(folder / "index", str(index))
                 return Addresses(index)
-    raise ClusterError("all networks from 10.88.0.0/24 to 10.88.255.0/24 are taken on this machine")
+    raise ToolError("all networks from 10.88.0.0/24 to 10.88.255.0/24 are taken on this machine")
 
 
 def known_routes() -> Iterator[str]:
-    for route in json.loads(call("ip", "-json", "-4", "route") or "[]"):
+    for route in json.loads(outside("ip", "-json", "-4", "route") or "[]"):
         if route["dst"] != "default":
             yield route["dst"]
 
@@ -184,9 +187,9 @@ def known_routes() -> Iterator[str]:
 def wire(cluster: Cluster) -> None:
     """One cable from this machine into the cluster, where a bridge joins the nodes."""
     addresses, link = cluster.addresses, cluster.addresses.link
-    call("ip", "link", "add", link, "type", "veth", "peer", "name", "outside", "netns", str(cluster.control.pid))
-    call("ip", "addr", "add", f"{addresses.outside}/24", "dev", link)
-    call("ip", "link", "set", link, "up")
+    outside("ip", "link", "add", link, "type", "veth", "peer", "name", "outside", "netns", str(cluster.control.pid))
+    outside("ip", "addr", "add", f"{addresses.outside}/24", "dev", link)
+    outside("ip", "link", "set", link, "up")
     lines = [
         "link set lo up",
         "link add nodes type bridge",
@@ -199,7 +202,7 @@ def wire(cluster: Cluster) -> None:
 
 def shared_folders() -> Iterable[str]:
     """What containers see of this machine: its programs, the checkout, and the Pythons of its environments."""
-    yield from (path for path in SYSTEM_FOLDERS if Path(path).exists())
+    yield from (path for path in SHARED if Path(path).exists())
     yield str(CHECKOUT)
     yield sys.base_prefix
     for python in CHECKOUT.glob(".venv*/bin/python"):
@@ -269,10 +272,11 @@ def write_whole(path: Path, text: str) -> None:
     half.replace(path)
 
 
-def call(*command: str) -> str:
+def outside(*command: str) -> str:
+    """What the command printed, outside of all machines; it must succeed."""
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if result.returncode:
-        raise ClusterError(f"{' '.join(command)}: {result.stderr.strip()[-500:]}")
+        raise ToolError(f"{' '.join(command)}: {result.stderr.strip()[-500:]}")
     return result.stdout
 
 

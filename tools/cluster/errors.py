@@ -1,2 +1,0 @@
-class ClusterError(Exception):
-    """A sentence about what stands in the way."""
