@@ -5,9 +5,11 @@ PumasiError
 │   ├── SpecError      2  a field of the spec or of pumasi.yaml, with its place
 │   └── DoesNotFit     2  the request is larger than the pool can ever give
 ├── NotFound           6  no such run
-└── SystemTrouble      7  this machine stands in the way: a full disk, a read-only home
+└── SystemTrouble      7  this machine or the cluster stands in the way: a full disk, a read-only home
     ├── StoreTooNew    7  the store was written by a newer Pumasi
-    └── RunBusy        7  another manager steers this run
+    ├── RunBusy        7  another manager steers this run
+    └── ClusterTrouble 7  the cluster can't be reached, or does not answer as it should
+        └── Forbidden  7  the cluster's rules do not allow it
 
 A run that ends badly is no error but an outcome: see `core.outcome`, which has the codes 0, 1, 3, 4 and 5.
 """
@@ -56,4 +58,12 @@ class StoreTooNew(SystemTrouble):
 
 
 class RunBusy(SystemTrouble):
+    pass
+
+
+class ClusterTrouble(SystemTrouble):
+    pass
+
+
+class Forbidden(ClusterTrouble):
     pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pumasi.cli.nodes import GPU_RESOURCE, NVIDIA, ON, look_at
 from pumasi.cli.output import show, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.text import table
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     name="plan",
-    usage=("pumasi plan --slots N --free N,N,… [options]",),
-    about="""Asks the planner where it would put slots, given what is free on each node. Nothing is started. It takes
-    the fewest nodes, and among these ways the one that leaves the least fragmentation.""",
+    usage=("pumasi plan --slots N --free N,N,… [options]", "pumasi plan --slots N --on k8s[:CONTEXT] [options]"),
+    about="""Asks the planner where it would put slots, given what is free on each node, or on each node of a cluster.
+    Nothing is started. It takes the fewest nodes, and among these ways the one that leaves the least fragmentation.""",
     options=(
-        Option(("--slots",), "how many slots are wanted", "N"),
+        Option(("--gpus", "--slots"), "how many slots are wanted; on a cluster a slot is a GPU", "N"),
         Option(("--free",), "free slots of each node: 5,3,2, or with names a=5,b=3", "LIST"),
+        ON,
+        GPU_RESOURCE,
         Option(("--max-per-node",), "at most so many slots on one node", "N"),
         Option(("--explain",), "say why, in sentences"),
         JSON,
@@ -28,6 +31,7 @@ VERB = Verb(
     examples=(
         ("pumasi plan --slots 6 --free 5,3,2 --explain", "says [5, 1], and why"),
         ("pumasi plan --slots 4 --free a=2,b=2,c=8 --max-per-node 2", ""),
+        ("pumasi plan --gpus 6 --on k8s --explain", "for what a cluster has free now"),
     ),
 )
 _MOST_DIGITS = 6
@@ -37,11 +41,12 @@ def main(arguments: Arguments) -> int:
     from pumasi.core.planner import plan
 
     slots = _whole_number("--slots", _required(arguments, "slots", "6"))
-    nodes = parse_free(_required(arguments, "free", "5,3,2"))
+    nodes, left_out = _nodes(arguments)
     most = arguments.last("max-per-node")
     limit = None if most is None else _whole_number("--max-per-node", most)
     answer = plan(nodes, slots, most_per_node=limit)
     told = describe(nodes, slots, limit, answer)
+    told["explain"] += left_out
     if arguments.has("json"):
         show_json(told)
         return 0
@@ -50,6 +55,19 @@ def main(arguments: Arguments) -> int:
     if arguments.has("explain"):
         show(["", *told["explain"]])
     return 0
+
+
+def _nodes(arguments: Arguments) -> tuple[list[Node], list[str]]:
+    """With a sentence for each node that is out."""
+    pool = arguments.last("on")
+    if pool is None:
+        return parse_free(_required(arguments, "free", "5,3,2")), []
+    if arguments.last("free") is not None:
+        raise UsageError("--free and --on both say what is free.", "Leave one of them out.")
+    from pumasi.kube.discovery import as_planner_nodes
+
+    states = look_at(pool, arguments.last("gpu-resource") or NVIDIA)
+    return as_planner_nodes(states), [f"{each.name} is left out: {each.out}." for each in states if each.out]
 
 
 def describe(nodes: list[Node], slots: int, limit: int | None, answer: Plan) -> dict[str, Any]:

@@ -58,6 +58,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "delete": "forget a finished run, with its logs",
     },
     "Know": {
+        "nodes": "list a cluster's nodes: what is free, and who holds the rest",
         "plan": "ask the planner what it would put where",
         "doctor": "tell what this machine has, and what is missing",
         "completion": "print a completion script for your shell",
@@ -73,7 +74,7 @@ EXIT_CODES = (
     (4, "timed out"),
     (5, "stopped"),
     (6, "no such run"),
-    (7, "this machine stands in the way: a full disk, a home that can't be written"),
+    (7, "this machine or the cluster stands in the way: a full disk, an address that does not answer"),
     (70, "a mistake in Pumasi; a file with the details is named"),
 )
 
