@@ -33,7 +33,9 @@ class Kubernetes:
 
     def kubectl(self, *arguments: str, feed: str = "", seconds: float = 60) -> str:
         command = [self.kubectl_program, f"--kubeconfig={self.kubeconfig}", *arguments]
-        result = subprocess.run(command, input=feed, capture_output=True, text=True, timeout=seconds)
+        cache = {"KUBECACHEDIR": str(self.own.kubectl_cache)} if self.own else {}
+        environ = {**os.environ, **cache}
+        result = subprocess.run(command, input=feed, capture_output=True, text=True, timeout=seconds, env=environ)
         if result.returncode:
             raise Refused(f"kubectl {' '.join(arguments)}: {result.stderr.strip()}")
         return result.stdout

@@ -211,7 +211,7 @@ def test_commands_run_inside_a_pod_and_files_of_the_restricted_user_stay_its_own
 def test_a_kubelet_is_refused_what_belongs_to_another_node(namespace: Namespace, kubernetes: Kubernetes) -> None:
     assert kubernetes.own
     keys = kubernetes.own.folder / "keys"
-    node = Kubernetes(keys / "system-node-node-1.kubeconfig", kubernetes.kubectl_program, own=None)
+    node = Kubernetes(keys / "system-node-node-1.kubeconfig", kubernetes.kubectl_program, kubernetes.own)
     assert node.node("node-1")
     for refused in (("label", "node", "node-0", "a=b"), ("get", "secrets", "-n", namespace.name)):
         with pytest.raises(Refused, match=r"forbidden|not allowed"):

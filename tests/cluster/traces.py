@@ -28,7 +28,7 @@ class Traces:
             links=frozenset(path.name for path in Path("/sys/class/net").glob("pumasi-*")),
             groups=frozenset(str(path) for root in hierarchies() for path in root.glob("pumasi-*")),
             loops=frozenset(path.parts[3] for path in Path("/sys/block").glob("loop*/loop/backing_file")),
-            files=frozenset(str(path) for path in [*CLUSTERS.glob("*"), *Path("/tmp").glob("hostpath_pv")]),
+            files=frozenset(map(str, _files())),
         )
 
     def must_be_all(self) -> None:
@@ -43,6 +43,12 @@ class Traces:
             wait_for(lambda: not left(), "all traces to go", 5)
         except AssertionError:
             assert left() == {}
+
+
+def _files() -> Iterator[Path]:
+    yield from CLUSTERS.glob("*")
+    yield from Path("/tmp").glob("hostpath_pv")
+    yield from (Path.home() / ".kube" / "cache" / "discovery").glob("10.88.*")
 
 
 def _processes() -> Iterator[str]:

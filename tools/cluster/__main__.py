@@ -18,6 +18,7 @@ USAGE = """
 {nodes} nodes with {gpus} GPUs{simulated}. To use the cluster:
 
     export KUBECONFIG={kubeconfig}
+    export KUBECACHEDIR={cache}
     alias kubectl={kubectl}
     kubectl get nodes
 
@@ -39,6 +40,7 @@ def up(options: argparse.Namespace) -> None:
         gpus=", ".join(map(str, blueprint.gpus)),
         simulated=f", and {blueprint.simulated} simulated ones with 8 each" if blueprint.simulated else "",
         kubeconfig=cluster.kubeconfig,
+        cache=cluster.kubectl_cache,
         kubectl=cluster.folder / "kubectl",
         image=IMAGE.rpartition("/")[2],
         named="" if options.name == Blueprint.name else f" NAME={options.name}",

@@ -65,6 +65,11 @@ class Cluster:
         return keys.kubeconfig_of(self.folder / "keys", plans.ADMIN)
 
     @property
+    def kubectl_cache(self) -> Path:
+        """What kubectl remembers of a cluster it remembers by address, and the next cluster may have the same."""
+        return self.folder / "kubectl-cache"
+
+    @property
     def blueprint(self) -> Blueprint:
         return Blueprint.from_json((self.folder / "blueprint.json").read_text())
 
@@ -88,8 +93,9 @@ class Cluster:
 
     def kubectl(self, *arguments: str, feed: str = "") -> str:
         command = [str(self.folder / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
+        environ = {**os.environ, "KUBECACHEDIR": str(self.kubectl_cache)}
         try:
-            result = subprocess.run(command, input=feed, capture_output=True, text=True, timeout=120)
+            result = subprocess.run(command, input=feed, capture_output=True, text=True, timeout=120, env=environ)
         except subprocess.TimeoutExpired:
             raise ToolError(f"kubectl {' '.join(arguments)}: no answer") from None
         if result.returncode:
