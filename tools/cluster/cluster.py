@@ -33,7 +33,7 @@ CTR = (f"{plans.PROGRAMS}/ctr", "--namespace", "k8s.io")
 
 # In a node: a /run and a disk of its own. $1 the node's name.
 NODE_MOUNTS = """
-mkdir /tmp/$1
+mkdir -p /tmp/$1
 mount -t tmpfs -o mode=755 run /tmp/$1
 mkdir -p /tmp/$1/pumasi /tmp/$1/lock
 mount --rbind /run/pumasi /tmp/$1/pumasi
@@ -119,9 +119,9 @@ class Cluster:
         self.group.remove()
         if (self.folder / "index").exists():
             link = self.addresses.link
-            until(lambda: _unplugged(link), f"the link {link} to go", seconds=10)
+            until(lambda: _unplugged(link), f"the link {link} to go", seconds=60)
         disks = list(self.folder.glob("*/disk"))
-        until(lambda: not any(map(in_use, disks)), "the nodes' disks to be given back", seconds=10)
+        until(lambda: not any(map(in_use, disks)), "the nodes' disks to be given back", seconds=60)
         if self.folder.exists():
             shutil.rmtree(self.folder)
 
@@ -165,8 +165,8 @@ class Cluster:
     def power_off(self, name: str) -> None:
         """At once, and without a word to anybody."""
         self.machine(name).pull_plug()
-        until(lambda: self._is_unplugged(name), f"the link of {name} to go", seconds=10)
-        until(lambda: not in_use(self.folder / name / "disk"), f"the disk of {name} to be given back", seconds=10)
+        until(lambda: self._is_unplugged(name), f"the link of {name} to go", seconds=60)
+        until(lambda: not in_use(self.folder / name / "disk"), f"the disk of {name} to be given back", seconds=60)
 
     def _is_unplugged(self, name: str) -> bool:
         """The kernel removes a dead node's link too, in its own time."""
