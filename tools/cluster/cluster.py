@@ -155,6 +155,8 @@ class Cluster:
         ]
         node.run("ip", "-batch", "-", feed="\n".join(network))
         self.start(node, "containerd")
+        # A kubelet that does not find it gives up.
+        self.await_part(node, "containerd", node.seen_from_outside("/run/containerd/containerd.sock").exists)
 
     def join(self, name: str) -> None:
         """The node tells the API server that it is there."""

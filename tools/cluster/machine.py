@@ -44,6 +44,9 @@ class Machine:
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.partition("NSpid:")[2].splitlines()[0].split()[-2])
 
+    def seen_from_outside(self, path: str) -> Path:
+        return Path(f"/proc/{self.pid}/root{path}")
+
     def boot(self, init: Path) -> None:
         enter = self.outer._enter("--pid", "--mount") if self.outer else []
         unshare = ["unshare", "--fork", "--mount-proc", *NAMESPACES]
