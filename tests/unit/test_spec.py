@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pumasi.core.command import program_of, script_of
-from pumasi.core.spec import Spec, json_schema, parse_duration, parse_spec, run_name
+from pumasi.core.spec import Spec, flag_of, json_schema, parse_duration, parse_spec, run_name
 from pumasi.errors import SpecError
 
-FLAGS = {field: "--" + field.replace("_", "-") for field in Spec.model_fields}
+FLAGS = {field: flag_of(field) for field in Spec.model_fields}
 
 
 def complaint(data: Mapping[str, object], places: Mapping[str, str] = FLAGS) -> str:
@@ -162,11 +162,6 @@ def test_a_choice_that_is_like_nothing_gets_the_list() -> None:
     assert complaint({"gpu": "7"}) == "--gpu: 7 is not known; give auto, required or none"
 
 
-def test_only_this_machine_can_be_asked_for_so_far() -> None:
-    sentence = '--on: "k8s" is no pool that this version knows; it runs on this machine only, as in --on local'
-    assert complaint({"on": "k8s"}) == sentence
-
-
 @pytest.mark.parametrize(("text", "value"), [("yes", True), ("no", False), ("true", True), ("0", False), ("1", True)])
 def test_a_switch_may_be_written_as_text(text: str, value: bool) -> None:
     assert parse_spec({"command": ["a"], "shim": text}).shim is value
@@ -301,7 +296,7 @@ def test_the_schema_describes_every_field_and_names_no_invented_host() -> None:
     schema: Any = json_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["$id"].startswith("urn:")
-    assert set(schema["properties"]) == {*Spec.model_fields, "gpus"}
+    assert set(schema["properties"]) == {*Spec.model_fields, "gpus", "set"} - {"patches"}
     assert all(field["description"] for field in schema["properties"].values())
     assert schema["additionalProperties"] is False
 

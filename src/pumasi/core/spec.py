@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, get_args
 
@@ -18,7 +18,9 @@ import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from pumasi.core import kubewords
 from pumasi.core.command import target_of
+from pumasi.core.patching import parse_patch
 from pumasi.errors import SpecError
 
 MOST_SLOTS = 4096
@@ -27,16 +29,38 @@ SHORTHANDS = {
     "gpus": {"type": "integer", "minimum": 0, "maximum": MOST_SLOTS, "description": "So many slots, each with a GPU."}
 }
 """Names that stand for several fields. Each layer of the configuration spells them out for itself: see `config`."""
+GROUPS = ("env", "node_selector", "labels", "annotations")
+"""Fields of names and values. The layers of the configuration are merged name by name in them."""
+LISTS = ("tolerations", "env_from_secret", "mounts", "patches", "topology")
+WRITTEN = {"patches": "set"}
+"""Fields that users know by another name."""
+FLAGS = {
+    **WRITTEN,
+    "tolerations": "toleration",
+    "mounts": "mount",
+    "labels": "label",
+    "annotations": "annotation",
+}
+"""Flags with another name than the field: given several times, each has one of its values."""
+CLUSTER_FIELDS = (
+    *("namespace", "image", "cpus", "memory", "gpu_resource", "max_per_node", "node_selector", "tolerations"),
+    *("env_from_secret", "mounts", "priority_class", "labels", "annotations", "patches", "topology", "as_image_user"),
+    "keep",
+)
+"""What means nothing on this machine."""
 
 _LONGEST_SHOWN = 60
-_YEAR = 365 * 86400.0
+_DAY = 86400.0
+_YEAR = 365 * _DAY
 _FOREVER = 1e15
-_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_UNITS = {"d": _DAY, "h": 3600.0, "m": 60.0, "s": 1.0}
 _FACTORS = (1.0, *_UNITS.values())
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _DURATION = re.compile(rf"({_NUMBER})|" + r"\s*".join(rf"(?:({_NUMBER})\s*{unit})?" for unit in _UNITS), re.IGNORECASE)
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_POOLS = ("local", "k8s", "k8s:CONTEXT")
 _OTHER_NAMES = {
+    "on": {"kubernetes": "k8s", "kube": "k8s", "cluster": "k8s", "localhost": "local", "here": "local"},
     "framework": {"pytorch": "torch", "lightning": "torch", "tf": "tensorflow", "flax": "jax", "openmpi": "mpi"},
     "gpu": {"yes": "required", "true": "required", "no": "none", "false": "none"},
 }
@@ -67,9 +91,58 @@ def _check_name(name: str) -> str:
 
 
 def _check_pool(pool: str) -> str:
-    if pool != "local":
-        raise _wrong(f"{show(pool)} is no pool that this version knows", "it runs on this machine only", "local")
-    return pool
+    name, colon, context = pool.partition(":")
+    if pool == "local" or (name == "k8s" and bool(colon) == bool(context)):
+        return pool
+    raise PydanticCustomError("literal_error", "no pool")
+
+
+def _in_words(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of `kubewords` or `patching`, for pydantic."""
+
+    def checked(value: Any) -> Any:
+        try:
+            return check(value)
+        except SpecError as error:
+            raise _wrong(error.message, error.hint) from None
+
+    return checked
+
+
+def _checked(check: Callable[[str], object]) -> AfterValidator:
+    """The text stays as it is, if `check` finds it right."""
+    check = _in_words(check)
+
+    def checked(text: str) -> str:
+        check(text)
+        return text
+
+    return AfterValidator(checked)
+
+
+def _check_mounts(mounts: tuple[str, ...]) -> tuple[str, ...]:
+    _refuse_twice([kubewords.mount(text).path for text in mounts])
+    return mounts
+
+
+def _refuse_twice(texts: Sequence[str]) -> Sequence[str]:
+    for position, text in enumerate(texts):
+        if text in texts[:position]:
+            raise _wrong(f"{show(text)} is given twice", "keep one")
+    return texts
+
+
+def _to_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _to_labels(value: object) -> object:
+    """Each text may hold several labels, with commas between them."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
+        return value
+    return [label.strip() for text in value for label in text.split(",")]
 
 
 def _check_variable(name: str) -> str:
@@ -114,13 +187,27 @@ _Share = Annotated[_Count, Field(ge=1, le=MOST_SLOTS)]
 _Seconds = Annotated[float, BeforeValidator(_to_seconds)]
 _Limit = Annotated[_Seconds, Field(gt=0.0, le=_YEAR)]
 # "none" takes back what a file has set.
-_Timeout = Annotated[_Limit | None, BeforeValidator(lambda value: None if value == "none" else value)]
+_UNSET = BeforeValidator(lambda value: None if value == "none" else value)
+_Timeout = Annotated[_Limit | None, _UNSET]
 _Text = Annotated[str, AfterValidator(_check_text)]
 _Command = Annotated[tuple[_Text, ...], BeforeValidator(_to_command)]
 _Nodes = Annotated[tuple[_Share, ...] | None, BeforeValidator(_to_nodes)]
 _Framework = Literal["auto", "none", "tensorflow", "torch", "jax", "horovod", "mpi"]
 _Name = Annotated[_Text, AfterValidator(_check_name)]
 _Variable = Annotated[_Text, AfterValidator(_check_variable)]
+_Cores = Annotated[float, BeforeValidator(_in_words(kubewords.cores))]
+_Bytes = Annotated[int, BeforeValidator(_in_words(kubewords.size))]
+_Key = Annotated[_Text, _checked(kubewords.qualified)]
+_OwnKey = Annotated[_Text, _checked(kubewords.own_key)]
+_LabelValue = Annotated[_Text, _checked(kubewords.label_value)]
+_ObjectName = Annotated[_Text, _checked(kubewords.dns_name)]
+_LIST = BeforeValidator(_to_list)
+_Tolerations = Annotated[tuple[Annotated[_Text, _checked(kubewords.toleration)], ...], _LIST]
+_Secrets = Annotated[tuple[Annotated[_Text, _checked(kubewords.secret_use)], ...], _LIST]
+_Mount = Annotated[_Text, _checked(kubewords.mount)]
+_Mounts = Annotated[tuple[_Mount, ...], _LIST, AfterValidator(_check_mounts)]
+_Patches = Annotated[tuple[Annotated[_Text, _checked(parse_patch)], ...], _LIST]
+_Topology = Annotated[tuple[_Key, ...], BeforeValidator(_to_labels), AfterValidator(_refuse_twice)]
 
 
 class Spec(BaseModel):
@@ -132,7 +219,9 @@ class Spec(BaseModel):
     name: _Name | None = _field("What the run's id starts with; by default the script's name.", "imdb", None)
     workdir: _Text = _field("The folder to run in, seen from the file that names it.", "experiments", ".")
     python: _Text | None = _field("The interpreter that runs a .py script.", ".venv/bin/python", None)
-    on: Annotated[_Text, AfterValidator(_check_pool)] = _field("The pool: where to run.", "local", "local")
+    on: Annotated[_Text, AfterValidator(_check_pool)] = _field(
+        "Where to run: local, k8s, or k8s:CONTEXT with a context of your kubeconfig.", "k8s", "local"
+    )
     slots: _Count = _field("How many processes train one model together.", 4, 1, ge=1, le=MOST_SLOTS)
     gpu: Literal["auto", "required", "none"] = _field("A GPU a slot: if there is one, always, never.", "none", "auto")
     per_node: bool = _field("One process a node, for launchers that start their own, as torchrun does.", True, False)
@@ -150,6 +239,47 @@ class Spec(BaseModel):
     wait: bool = _field("Queue while what is needed is busy; if not, fail at once.", False, True)
     env: dict[_Variable, _Text] = _field("Environment variables for the program.", {"LR": "0.1"}, {})
     nodes: _Nodes = _field("For tests: pretend nodes on this machine, with so many slots each.", "5,1", None)
+    namespace: Annotated[_Text, _checked(kubewords.namespace)] | None = _field(
+        "The namespace to run in; by default that of the kubeconfig.", "team-a", None
+    )
+    image: Annotated[_Text, _checked(kubewords.image)] = _field(
+        "The container image, which has the Python and the packages that the script needs.",
+        "ghcr.io/team/train:1.4",
+        "python:3.12-slim",
+    )
+    cpus: Annotated[_Cores | None, _UNSET] = _field("CPUs a slot: 2, 0.5 or 500m.", "2", None)
+    memory: Annotated[_Bytes | None, _UNSET] = _field("Memory a slot: 8Gi, 500M or 16G.", "8Gi", None)
+    gpu_resource: Annotated[_Text, _checked(kubewords.resource)] = _field(
+        "What the cluster calls a GPU.", "amd.com/gpu", "nvidia.com/gpu"
+    )
+    max_per_node: Annotated[_Share | None, _UNSET] = _field("At most so many slots on one node.", 4, None)
+    node_selector: dict[_Key, _LabelValue] = _field("Labels that a node must have.", {"disk": "ssd"}, {})
+    tolerations: _Tolerations = _field(
+        "Taints to put up with: KEY, KEY=VALUE or KEY=VALUE:EFFECT; all of them: all.", "gpu=only:NoSchedule", ()
+    )
+    env_from_secret: _Secrets = _field(
+        "Variables from Secrets: SECRET for all its keys, NAME=SECRET/KEY for one.", "TOKEN=hub/token", ()
+    )
+    mounts: _Mounts = _field("Volumes to mount: CLAIM:/path, or CLAIM:/path:ro to read only.", "data:/data", ())
+    priority_class: _ObjectName | None = _field("The priority class of the pods.", "high", None)
+    labels: dict[_OwnKey, _LabelValue] = _field("Labels for the pods.", {"team": "vision"}, {})
+    annotations: dict[_OwnKey, _Text] = _field("Annotations for the pods.", {"example.com/owner": "kim"}, {})
+    patches: _Patches = _field("Changes to any field of the pods: PATH=VALUE.", "spec.dnsPolicy=Default", ())
+    topology: _Topology = _field(
+        "Labels of nodes that say what is near to what, from narrow to wide.", "topology.kubernetes.io/zone", ()
+    )
+    as_image_user: bool = _field("Run as the image's own user instead of an ordinary one.", True, False)
+    keep: _Seconds = _field("How long a finished run stays in the cluster.", "7d", 7 * _DAY, le=_YEAR)
+
+    @property
+    def pool(self) -> str:
+        """local or k8s"""
+        return self.on.partition(":")[0]
+
+    @property
+    def context(self) -> str:
+        """Of the kubeconfig; empty where its current one is meant."""
+        return self.on.partition(":")[2]
 
     @pydantic.model_validator(mode="after")
     def _refuse_contradictions(self) -> Spec:
@@ -171,6 +301,8 @@ def _contradictions(spec: Spec) -> Iterator[tuple[str, str, str, str]]:
             yield field, "it takes one process a slot", "per_node", right
     if spec.see_gpus != "auto" and spec.gpu == "none":
         yield "see_gpus", "it takes GPUs", "gpu", right
+    if spec.nodes is not None and spec.pool != "local":
+        yield "nodes", "it pretends nodes on this machine", "on", right
     if spec.nodes is not None and sum(spec.nodes) < spec.slots:
         right = f"give nodes with {spec.slots} in all, or fewer slots"
         yield "nodes", f"the nodes have {sum(spec.nodes)} slots in all", "slots", right
@@ -208,7 +340,7 @@ def _sentences(error: ErrorDetails, places: Mapping[str, str]) -> Iterator[str]:
         return
     place = _place(error["loc"], places)
     if error["type"] == "extra_forbidden":
-        meant = closest(str(error["loc"][0]), [*Spec.model_fields, *SHORTHANDS])
+        meant = closest(str(error["loc"][0]), known_names())
         yield f"{place} is not known; " + (f"did you mean {_written(meant, place)}?" if meant else "leave it out")
     elif error["type"] == "missing":
         yield f"{place}: there is nothing to run; give a script or a program, as in pumasi run train.py"
@@ -268,7 +400,8 @@ def _amount(bound: float) -> str:
 
 
 def _choice(field: str, value: object) -> str:
-    options = get_args(Spec.model_fields[field].annotation)
+    # A pool may have a context, so `on` alone is no Literal.
+    options = get_args(Spec.model_fields[field].annotation) or _POOLS
     meant = _OTHER_NAMES.get(field, {}).get(str(value).lower()) or closest(str(value), options)
     listed = f"{', '.join(options[:-1])} or {options[-1]}"
     return f"did you mean {meant}? It can be {listed}" if meant else f"give {listed}"
@@ -284,10 +417,19 @@ def _example(value: object, place: str) -> str:
     return f"{place.rpartition(': ')[2].partition('.')[0]}: {text}"
 
 
-def _written(field: str, place: str) -> str:
+def _written(name: str, place: str) -> str:
     if place.startswith("--"):
-        return "--" + field.replace("_", "-")
-    return f"PUMASI_{field.upper()}" if place.startswith("PUMASI_") else field
+        return flag_of(name)
+    return f"PUMASI_{name.upper()}" if place.startswith("PUMASI_") else name
+
+
+def flag_of(field: str) -> str:
+    return "--" + FLAGS.get(field, field).replace("_", "-")
+
+
+def known_names() -> list[str]:
+    """Fields and shorthands, as they are written in a file."""
+    return [*(WRITTEN.get(field, field) for field in Spec.model_fields), *SHORTHANDS]
 
 
 def closest(word: str, options: Sequence[str], likeness: float = 0.6) -> str | None:
@@ -334,6 +476,7 @@ def json_schema() -> dict[str, object]:
     fields = schema["properties"]
     for field, kind in _WRITTEN_AS.items():
         fields[field] = {key: fields[field][key] for key in _ABOUT if key in fields[field]} | kind
+    fields = {WRITTEN.get(field, field): described for field, described in fields.items()}
     dashed = {f"^{field.replace('_', '-')}$": {"$ref": f"#/properties/{field}"} for field in fields if "_" in field}
     schema |= {"properties": fields | SHORTHANDS, "patternProperties": dashed}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "urn:pumasi:spec", **schema}
@@ -344,10 +487,15 @@ _PLAIN = {"type": ["string", "number", "boolean"]}
 _WRITTEN_AS: dict[str, dict[str, object]] = {
     "command": {"type": ["string", "array"], "items": _PLAIN, "minItems": 1},
     "name": {"type": ["string", "null"], "pattern": f"^{_LABEL.pattern}$", "maxLength": LONGEST_NAME},
-    "on": {"enum": ["local"]},
+    "on": {"type": "string", "pattern": "^(local|k8s(:.+)?)$"},
     "timeout": {"type": ["number", "string", "null"], "minimum": 0},
-    **{key: {"type": ["number", "string"], "minimum": 0} for key in ("start_timeout", "silence", "grace")},
-    "env": {"type": ["object", "array"], "additionalProperties": _PLAIN, "items": {"type": "string"}},
+    **{key: {"type": ["number", "string"], "minimum": 0} for key in ("start_timeout", "silence", "grace", "keep")},
+    **{key: {"type": ["number", "string", "null"]} for key in ("cpus", "memory")},
+    **{
+        key: {"type": ["object", "array"], "additionalProperties": _PLAIN, "items": {"type": "string"}}
+        for key in GROUPS
+    },
+    **{key: {"type": ["array", "string"], "items": {"type": "string"}} for key in LISTS},
     "nodes": {"type": ["array", "string", "integer", "null"], "items": {"type": "integer", "minimum": 1}},
 }
 
