@@ -9,7 +9,13 @@ PumasiError
     ├── StoreTooNew    7  the store was written by a newer Pumasi
     ├── RunBusy        7  another manager steers this run
     └── ClusterTrouble 7  the cluster can't be reached, or does not answer as it should
-        └── Forbidden  7  the cluster's rules do not allow it
+        ├── Unreachable   7  no answer, or none but "later", for as long as it was worth trying
+        ├── Unauthorized  7  the cluster does not know who asks
+        ├── Forbidden     7  the cluster's rules do not allow it
+        ├── NotThere      7  the cluster has no such object
+        ├── Conflict      7  the object exists already, or was changed by somebody else meanwhile
+        ├── Rejected      7  the cluster does not take an object like this
+        └── Expired       7  a list or watch goes back further than the cluster remembers
 
 A run that ends badly is no error but an outcome: see `core.outcome`, which has the codes 0, 1, 3, 4 and 5.
 """
@@ -62,8 +68,40 @@ class RunBusy(SystemTrouble):
 
 
 class ClusterTrouble(SystemTrouble):
+    """`said` has the cluster's own words, where it said any."""
+
+    def __init__(self, message: str, hint: str = "", *, said: str = "") -> None:
+        super().__init__(message, hint)
+        self.said = said
+
+
+class Unreachable(ClusterTrouble):
+    """`after`: for how many seconds the cluster asks to be left alone. `silent`: nothing came, in all the time that
+    there was."""
+
+    after: float = 0.0
+    silent: bool = False
+
+
+class Unauthorized(ClusterTrouble):
     pass
 
 
 class Forbidden(ClusterTrouble):
+    pass
+
+
+class NotThere(ClusterTrouble):
+    pass
+
+
+class Conflict(ClusterTrouble):
+    pass
+
+
+class Rejected(ClusterTrouble):
+    pass
+
+
+class Expired(ClusterTrouble):
     pass

@@ -30,6 +30,8 @@ VERB = Verb(
 )
 _HEADS = ("node", "total", "used", "free", "out because", "held by")
 NVIDIA = "nvidia.com/gpu"
+_PATIENCE = 2.0
+"""Somebody sits there and waits."""
 
 
 def main(arguments: Arguments) -> int:
@@ -82,7 +84,7 @@ async def _look(context: str, resource: str) -> list[NodeState]:
     from pumasi.kube.config import connect
     from pumasi.kube.discovery import look
 
-    async with Api(connect(context, os.environ)) as api:
+    async with Api(connect(context, os.environ), patience=_PATIENCE) as api:
         nodes = await api.list("/api/v1/nodes")
         pods = await api.list("/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed")
     return look(nodes, pods, resource)

@@ -1,4 +1,4 @@
-"""Talks to a cluster's API: plain objects over HTTPS. The only module that does, and that knows the HTTP library.
+"""Talks to a cluster's API: plain objects over HTTPS. The only module that does.
 
 Whatever goes wrong comes out as a `ClusterTrouble` with a sentence.
 """
@@ -7,116 +7,390 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
+import random
+import re
 import ssl
-import subprocess
-import tempfile
-from collections.abc import AsyncGenerator, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime, timezone
 from typing import Any
+from urllib.parse import quote, urlencode
 
-import httpx2
-
-from pumasi.errors import ClusterTrouble, Forbidden
+from pumasi.errors import (
+    ClusterTrouble,
+    Conflict,
+    Expired,
+    Forbidden,
+    NotThere,
+    Rejected,
+    Unauthorized,
+    Unreachable,
+)
 from pumasi.kube.config import Connection
+from pumasi.kube.http import ANSWER_SECONDS, Answer, Client, HttpTrouble, basic, proxy_from
 
 PAGE = 500
 """Objects an answer: the API server need not hold a large cluster in memory for us."""
-_PATIENCE = httpx2.Timeout(30.0, connect=10.0)
+WATCH_SECONDS = 30
+"""The cluster ends a watch then, and is asked again: silence for much longer is a broken link."""
+WATCH_IDLE = 40.0
+_AT_ONCE = 32
+_DELETE_SECONDS = 70.0
+"""The cluster takes up to a minute to delete many objects at once."""
 _EXEC_SECONDS = 60.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_JSON = "application/json"
+_MERGE = "application/merge-patch+json"
+_METADATA = "application/json;as=PartialObjectMetadata{};v=v1;g=meta.k8s.io,application/json"
+_FINE = range(200, 300)
+_UNAUTHORIZED, _FORBIDDEN, _GONE = 401, 403, 410
+_BUSY = (429, 500, 502, 503, 504)
+_TROUBLES: dict[int, type[ClusterTrouble]] = {
+    400: Rejected,
+    404: NotThere,
+    409: Conflict,
+    413: Rejected,
+    422: Rejected,
+}
+_DATE = re.compile(r"\w{3}, (\d\d) (\w{3}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+Object = dict[str, Any]
+Objects = list[Object]
+Event = tuple[str, Object]
 
 
 class Api:
-    """One cluster, for as long as `async with` lasts."""
+    """One cluster, for as long as `async with` lasts. Paths are as in the API's reference, queries have its names.
 
-    def __init__(self, connection: Connection) -> None:
+    What fails for a reason that may pass is tried again for `patience` seconds. So is a creation: where the answer to
+    the first try was lost, the second ends in a `Conflict`, and the caller knows best whether that is its own object.
+    """
+
+    def __init__(self, connection: Connection, *, patience: float = 10.0) -> None:
         self.connection = connection
+        self.calls = 0
+        self._patience = patience
+        self._clock = Clock()
+        self._key = _Key(connection)
+        self._room = asyncio.Semaphore(_AT_ONCE)
 
     async def __aenter__(self) -> Api:
         where = self.connection
-        extensions = {"sni_hostname": where.server_name} if where.server_name else {}
-        self._extensions = extensions
-        self._client = httpx2.AsyncClient(
-            base_url=where.server,
-            verify=_trust(where),
-            auth=httpx2.BasicAuth(*where.password) if where.password else _Bearer(where),
-            timeout=_PATIENCE,
-            proxy=where.proxy or None,
-        )
+        try:
+            proxy = where.proxy or proxy_from(where.server, os.environ)
+            trust = _trust(where) if where.server.startswith("https:") else None
+            self._client = Client(where.server, trust=trust, server_name=where.server_name, proxy=proxy)
+        except HttpTrouble as error:
+            raise self._unreachable(error) from None
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.aclose()
+        await self._client.close()
 
-    async def list(self, path: str, **query: str) -> list[dict[str, Any]]:
-        """All objects of a kind, as one moment saw them: `/api/v1/nodes`."""
-        items: list[dict[str, Any]] = []
-        query = {**query, "limit": str(PAGE)}
+    @property
+    def now(self) -> float:
+        """The cluster's clock, as far as its answers have told it."""
+        return time.time() + self._clock.offset
+
+    async def get(self, path: str, **query: str) -> Object:
+        return await self._insist("GET", _target(path, query))
+
+    async def list(self, path: str, *, metadata_only: bool = False, **query: str) -> Objects:
+        """All objects of a kind, as one moment saw them: `/api/v1/nodes`. Metadata alone spares large contents."""
+        items, _ = await self._pages(self._insist, path, query, metadata_only)
+        return items
+
+    async def create(self, path: str, thing: Mapping[str, Any]) -> Object:
+        return await self._insist("POST", path, thing)
+
+    async def patch(self, path: str, change: Mapping[str, Any]) -> Object:
+        """Fields that are None in `change` are removed, those that it does not name are left."""
+        return await self._insist("PATCH", path, change, content=_MERGE)
+
+    async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> None:
+        """What is gone already is fine. In the background, what the object owns goes after it; else before it."""
+        with suppress(NotThere):
+            await self._insist("DELETE", path, _deletion(grace, "Background" if background else "Foreground"))
+
+    async def delete_all(self, path: str, *, grace: int | None = None, **query: str) -> None:
+        """Every object of a kind that the selectors in the query choose."""
+        body = _deletion(grace, "Background")
+        await self._insist("DELETE", _target(path, query), body, seconds=_DELETE_SECONDS)
+
+    async def watch(
+        self,
+        path: str,
+        *,
+        patience: float,
+        away: Callable[[str], None] = lambda sentence: None,
+        metadata_only: bool = False,
+        **query: str,
+    ) -> AsyncGenerator[Event, None]:
+        """What is there as ADDED, then SYNCED once, then each change as ADDED, MODIFIED or DELETED with the object.
+
+        Goes on by itself after every break, with nothing left out but what came and went, or changed more than once,
+        during a long one. `away` is called with a sentence when the cluster becomes unreachable, and with an empty one
+        when it is back; after `patience` seconds of it the watch ends with the trouble.
+        """
+        known = _Known()
+        absence = _Absence(patience, away)
+        synced = False
         while True:
-            answer = await self._get(path, query)
-            items += answer["items"]
-            follow = answer["metadata"].get("continue")
-            if not follow:
-                return items
-            query["continue"] = follow
+            ask = absence.bound(self._try)
+            try:
+                if not known.version:
+                    items, version = await self._pages(ask, path, query, metadata_only)
+                    absence.over()
+                    for event in known.compare(items, version):
+                        yield event
+                    if not synced:
+                        synced = True
+                        yield "SYNCED", {}
+                async for event in self._events(path, query, known.version, absence, metadata_only):
+                    if known.learn(event):
+                        yield event
+            except Expired:
+                known.version = ""
+                await asyncio.sleep(next(pauses()))
+            except Unreachable as error:
+                await absence.endure(error)
 
-    async def _get(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+    async def log(
+        self, namespace: str, pod: str, *, container: str = "", since: str = "", follow: bool = True, idle: float
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of a container as the kubelet gives them, each behind its time. A break, and nothing for `idle`
+        seconds, end it with Unreachable; an end without it may be a break as well. `since` is cut to whole seconds."""
+        query = {"timestamps": "true", "follow": "true" if follow else "false"}
+        query |= {"sinceTime": since} if since else {}
+        query |= {"container": container} if container else {}
+        target = _target(f"/api/v1/namespaces/{namespace}/pods/{pod}/log", query)
+        # A kubelet begins its answer with the first line that it has.
+        answer = await self._open("GET", target, seconds=idle)
+        async for data in self._stream(answer, idle):
+            yield data
+
+    async def _insist(self, method: str, target: str, *rest: Any, **options: Any) -> Object:
+        """As `_try`, and again for as long as it may help."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience
+        for pause in pauses():
+            try:
+                async with self._room:
+                    return await self._try(method, target, *rest, **options)
+            except Unreachable as error:
+                wait = max(pause, error.after)
+                if loop.time() + wait > deadline:
+                    raise
+            await asyncio.sleep(wait)
+        raise AssertionError("there is always one more pause")
+
+    async def _try(
+        self,
+        method: str,
+        target: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        content: str = _JSON,
+        accept: str = _JSON,
+        seconds: float = ANSWER_SECONDS,
+    ) -> Object:
+        text = json.dumps(body).encode() if body is not None else b""
+        answer = await self._open(method, target, text, content=content, accept=accept, seconds=seconds)
         try:
-            response = await self._client.get(path, params=query, extensions=self._extensions)
-        except httpx2.HTTPError as error:
+            said = json.loads(await answer.read())
+        except HttpTrouble as error:
             raise self._unreachable(error) from None
-        if response.is_success:
-            answer: dict[str, Any] = response.json()
-            return answer
-        raise self._refused(response)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            raise ClusterTrouble(f"What answers at {self.connection.server} is no Kubernetes: it sends no objects.")
+        return said
 
-    def _unreachable(self, error: httpx2.HTTPError) -> ClusterTrouble:
-        why = str(error) or type(error).__name__
-        return ClusterTrouble(
-            f"The cluster at {self.connection.server} can't be reached: {why}.",
+    async def _open(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        *,
+        content: str = _JSON,
+        accept: str = _JSON,
+        seconds: float = ANSWER_SECONDS,
+    ) -> Answer:
+        """An answer that is no refusal. A token that is not taken any more is renewed once."""
+        headers = {"User-Agent": "pumasi", "Accept": accept}
+        if body:
+            headers["Content-Type"] = content
+        signature, renewed = await self._key.sign()
+        answer = await self._ask(method, target, {**headers, **signature}, body, seconds)
+        if answer.status == _UNAUTHORIZED and not renewed and self._key.renewable:
+            answer.close()
+            signature = await self._key.renew(signature)
+            answer = await self._ask(method, target, {**headers, **signature}, body, seconds)
+        if answer.status in _FINE:
+            return answer
+        raise await self._refusal(answer)
+
+    async def _ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
+        self.calls += 1
+        asked = time.time()
+        try:
+            answer = await self._client.request(method, target, headers, body, seconds=seconds)
+        except HttpTrouble as error:
+            raise self._unreachable(error) from None
+        self._clock.learn(answer.headers.get("date", ""), asked, time.time())
+        return answer
+
+    async def _pages(
+        self, ask: Callable[..., Any], path: str, query: Mapping[str, str], metadata_only: bool
+    ) -> tuple[Objects, str]:
+        """All objects, and the version of the collection that they are from."""
+        accept = _METADATA.format("List") if metadata_only else _JSON
+        items: Objects = []
+        page = {**query, "limit": str(PAGE)}
+        while True:
+            try:
+                answer = await ask("GET", _target(path, page), accept=accept)
+            except Expired:
+                # Too slow for the cluster's memory of that moment: all at once, then.
+                if "continue" not in page:
+                    raise
+                items, page = [], dict(query)
+                continue
+            items += answer.get("items") or ()
+            metadata = answer.get("metadata") or {}
+            if not metadata.get("continue"):
+                return items, str(metadata.get("resourceVersion", ""))
+            page["continue"] = metadata["continue"]
+
+    async def _events(
+        self, path: str, query: Mapping[str, str], version: str, absence: _Absence, metadata_only: bool
+    ) -> AsyncGenerator[Event, None]:
+        words = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+        target = _target(path, {**query, **words, "resourceVersion": version})
+        accept = _METADATA.format("") if metadata_only else _JSON
+        began = asyncio.get_running_loop().time()
+        answer = await absence.bound(self._open)("GET", target, accept=accept)
+        absence.over()
+        async for line in _lines(self._stream(answer, WATCH_IDLE)):
+            yield self._event(line)
+        if asyncio.get_running_loop().time() - began < 1:
+            # Nothing is wrong with an end, but they must not come in a flood.
+            await asyncio.sleep(_FIRST_PAUSE)
+
+    def _event(self, line: bytes) -> Event:
+        try:
+            event = json.loads(line)
+            kind, thing = str(event["type"]), event["object"]
+        except (ValueError, KeyError, TypeError):
+            raise self._answers("something that is no event") from None
+        if kind == "ERROR":
+            # Whatever it is about, the version that was watched from leads nowhere.
+            raise Expired(f"The watch has ended: {thing.get('message')}.", said=str(thing.get("message", "")))
+        return kind, thing
+
+    async def _stream(self, answer: Answer, idle: float) -> AsyncGenerator[bytes, None]:
+        try:
+            async for data in answer.stream(idle):
+                yield data
+        except HttpTrouble as error:
+            raise self._unreachable(error) from None
+        finally:
+            answer.close()
+
+    def _unreachable(self, error: HttpTrouble) -> Unreachable:
+        trouble = Unreachable(
+            f"The cluster at {self.connection.server} can't be reached: {error}.",
             "Is the address in the kubeconfig right, and a VPN needed? `kubectl get namespaces` would tell the same.",
         )
+        trouble.silent = error.silent
+        return trouble
 
-    def _refused(self, response: httpx2.Response) -> ClusterTrouble:
+    async def _refusal(self, answer: Answer) -> ClusterTrouble:
         try:
-            said = str(response.json()["message"])
-        except (ValueError, KeyError, TypeError):
-            said = f"status {response.status_code}"
-        if response.status_code == httpx2.codes.UNAUTHORIZED:
-            return ClusterTrouble(
+            said = str(json.loads(await answer.read())["message"])
+        except (HttpTrouble, ValueError, KeyError, TypeError):
+            said = f"status {answer.status} {answer.reason}".rstrip()
+        said = said.rstrip(".")
+        if answer.status == _UNAUTHORIZED:
+            return Unauthorized(
                 f"The cluster at {self.connection.server} does not know who you are: {said}.",
                 "The token or certificate in the kubeconfig has expired, or belongs to another cluster: log in again.",
+                said=said,
             )
-        if response.status_code == httpx2.codes.FORBIDDEN:
-            return Forbidden(f"The cluster does not allow it: {said}.")
-        return ClusterTrouble(f"The cluster at {self.connection.server} answers: {said}.")
+        if answer.status == _FORBIDDEN:
+            return Forbidden(f"The cluster does not allow it: {said}.", said=said)
+        if answer.status == _GONE:
+            return Expired(f"The cluster has forgotten it: {said}.", said=said)
+        if answer.status in _BUSY:
+            return self._answers(said, _seconds(answer.headers.get("retry-after", "")))
+        kind = _TROUBLES.get(answer.status, ClusterTrouble)
+        return kind(f"The cluster at {self.connection.server} answers: {said}.", said=said)
+
+    def _answers(self, said: str, after: float = 0.0) -> Unreachable:
+        trouble = Unreachable(f"The cluster at {self.connection.server} answers: {said}.", said=said)
+        trouble.after = after
+        return trouble
 
 
-class _Bearer(httpx2.Auth):
-    """The token, asked for again when the cluster does not take it any more: files are renewed, programs make new
-    ones."""
+class Clock:
+    """How far the cluster's clock is ahead of ours, at the least: as long as they may well be the same, they are. Its
+    answers carry whole seconds, so each of them gives bounds, and many of them narrow ones."""
+
+    def __init__(self) -> None:
+        self._low, self._high = -math.inf, math.inf
+
+    @property
+    def offset(self) -> float:
+        return min(max(0.0, self._low), self._high)
+
+    def learn(self, date: str, asked: float, answered: float) -> None:
+        found = _DATE.fullmatch(date)
+        if found is None or found[2] not in _MONTHS or answered < asked:
+            return
+        day, month, year, hour, minute, second = found.groups()
+        parts = (int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), min(int(second), 59))
+        told = datetime(*parts, tzinfo=timezone.utc).timestamp()
+        low, high = told - answered, told + 1 - asked
+        self._low, self._high = max(self._low, low), min(self._high, high)
+        if self._low > self._high:
+            # Somebody has set a clock.
+            self._low, self._high = low, high
+
+
+class _Key:
+    """Who we are. A token is asked for again when the cluster does not take it any more: files are renewed, programs
+    make new ones."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._token = connection.token
-
-    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        fresh = False
-        if not self._token:
-            fresh, self._token = True, await self._ask()
-        self._sign(request)
-        response = yield request
-        if response.status_code == httpx2.codes.UNAUTHORIZED and not fresh and self._renewable:
-            self._token = await self._ask()
-            self._sign(request)
-            yield request
+        self._lock = asyncio.Lock()
 
     @property
-    def _renewable(self) -> bool:
-        return bool(self._connection.token_file or self._connection.helper)
+    def renewable(self) -> bool:
+        return not self._connection.password and bool(self._connection.token_file or self._connection.helper)
 
-    def _sign(self, request: httpx2.Request) -> None:
-        if self._token:
-            request.headers["Authorization"] = f"Bearer {self._token}"
+    async def sign(self) -> tuple[Mapping[str, str], bool]:
+        """The header, and whether it was made just now."""
+        if self._connection.password:
+            return {"Authorization": basic(*self._connection.password)}, False
+        if self._token or not self.renewable:
+            return self._header(), False
+        return await self.renew({}), True
+
+    async def renew(self, refused: Mapping[str, str]) -> Mapping[str, str]:
+        """Of many that were refused together, one asks."""
+        async with self._lock:
+            if self._header() == refused:
+                self._token = await self._ask()
+        return self._header()
+
+    def _header(self) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
     async def _ask(self) -> str:
         if file := self._connection.token_file:
@@ -124,13 +398,127 @@ class _Bearer(httpx2.Auth):
                 return file.read_text().strip()
             except OSError as error:
                 raise ClusterTrouble(f"The token file of the kubeconfig can't be read: {error}.") from None
-        if helper := self._connection.helper:
-            return await asyncio.to_thread(_run_helper, helper)
-        return ""
+        assert self._connection.helper is not None
+        return await asyncio.to_thread(_run_helper, self._connection.helper)
+
+
+class _Absence:
+    """For how long the cluster has not been there, and who is to know it."""
+
+    def __init__(self, patience: float, away: Callable[[str], None]) -> None:
+        self._patience = patience
+        self._away = away
+        self._deadline = math.inf
+        self._back_since = -math.inf
+        self._told = False
+        self._pauses = pauses()
+
+    def bound(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+        """`ask` with no more time than is left."""
+        left = max(1.0, self._deadline - asyncio.get_running_loop().time())
+        return lambda *rest, **options: ask(*rest, **options, seconds=min(ANSWER_SECONDS, left))
+
+    def over(self) -> None:
+        self._deadline = math.inf
+        self._back_since = asyncio.get_running_loop().time()
+        if self._told:
+            self._told = False
+            self._away("")
+
+    async def endure(self, error: Unreachable) -> None:
+        now = asyncio.get_running_loop().time()
+        first = math.isinf(self._deadline)
+        if first and now - self._back_since > _LONGEST_PAUSE:
+            self._pauses = pauses()
+        self._deadline = min(self._deadline, now + self._patience)
+        # A connection that broke says little as long as the next one comes.
+        if not self._told and (error.silent or not first):
+            self._told = True
+            self._away(error.message)
+        if now >= self._deadline:
+            raise error
+        await asyncio.sleep(min(max(next(self._pauses), error.after), self._deadline - now))
+
+
+class _Known:
+    """What a watch has told so far, so that it can tell what has changed while it could not look."""
+
+    def __init__(self) -> None:
+        self.version = ""
+        self._things: dict[str, Object] = {}
+
+    def compare(self, items: Iterable[Object], version: str) -> Iterator[Event]:
+        self.version = version
+        before, self._things = self._things, {_identity(thing): thing for thing in items}
+        for identity, thing in before.items():
+            if identity not in self._things:
+                yield "DELETED", thing
+        for identity, thing in self._things.items():
+            if identity not in before:
+                yield "ADDED", thing
+            elif _version(before[identity]) != _version(thing):
+                yield "MODIFIED", thing
+
+    def learn(self, event: Event) -> bool:
+        """Whether it tells of an object, or only how far the watch has come."""
+        kind, thing = event
+        self.version = _version(thing) or self.version
+        if kind == "DELETED":
+            self._things.pop(_identity(thing), None)
+        elif kind != "BOOKMARK":
+            self._things[_identity(thing)] = thing
+        return kind != "BOOKMARK"
+
+
+def _identity(thing: Object) -> str:
+    """An object that was made anew under an old name is another one."""
+    metadata = thing["metadata"]
+    return str(metadata.get("uid") or f"{metadata.get('namespace', '')}/{metadata['name']}")
+
+
+def _version(thing: Object) -> str:
+    return str(thing["metadata"].get("resourceVersion", ""))
+
+
+def _target(path: str, query: Mapping[str, str]) -> str:
+    return f"{path}?{urlencode(query, quote_via=quote)}" if query else path
+
+
+def _deletion(grace: int | None, propagation: str) -> Object:
+    options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+    return options if grace is None else {**options, "gracePeriodSeconds": grace}
+
+
+def _seconds(text: str) -> float:
+    return float(text) if text.isascii() and text.isdecimal() else 0.0
+
+
+def pauses() -> Iterator[float]:
+    """Between one try and the next. Many that were thrown out together must not come back together."""
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause * random.uniform(0.75, 1.25)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+async def _lines(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Whole ones: what is torn at the end is told again by whoever is asked next."""
+    rest = bytearray()
+    async for data in stream:
+        searched = len(rest)
+        rest += data
+        if rest.find(b"\n", searched) >= 0:
+            *whole, torn = rest.split(b"\n")
+            rest = torn
+            for line in whole:
+                if line:
+                    yield bytes(line)
 
 
 def _run_helper(helper: Mapping[str, Any]) -> str:
     """A credential plugin, by the rules of client.authentication.k8s.io."""
+    import subprocess
+
     asked = {"apiVersion": helper["apiVersion"], "kind": "ExecCredential", "spec": {"interactive": False}}
     variables = {entry["name"]: entry["value"] for entry in helper.get("env") or ()}
     environ = {**os.environ, **variables, "KUBERNETES_EXEC_INFO": json.dumps(asked)}
@@ -153,6 +541,8 @@ def _run_helper(helper: Mapping[str, Any]) -> str:
 
 
 def _trust(connection: Connection) -> ssl.SSLContext:
+    import tempfile
+
     try:
         context = ssl.create_default_context(cadata=connection.authority or None)
         if connection.insecure:
