@@ -13,7 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pumasi.core.spec import SHORTHANDS, Spec, closest, parse_spec, show
+from pumasi.core.spec import (
+    CLUSTER_FIELDS,
+    FLAGS,
+    GROUPS,
+    WRITTEN,
+    Spec,
+    closest,
+    flag_of,
+    known_names,
+    parse_spec,
+    show,
+)
 
 if TYPE_CHECKING:
     import yaml
@@ -25,10 +36,26 @@ OWN_VARIABLES = frozenset(
 )
 """What Pumasi itself sets for ranks, and its home: a run inside a run is not configured by them."""
 
+_FORMS = {
+    "env": "NAME=VALUE",
+    "node_selector": "KEY=VALUE",
+    "labels": "KEY=VALUE",
+    "annotations": "KEY=VALUE",
+    "tolerations": "KEY=VALUE:EFFECT",
+    "env_from_secret": "NAME=SECRET/KEY",
+    "mounts": "CLAIM:/path",
+    "patches": "PATH=VALUE",
+}
+"""One value of each field that has several: a flag gives one, a file all of them, a variable has no room for them."""
 _NOT_BY_VARIABLE = {
     "command": f"give it after the options, or as command: in {FILE}",
-    "env": f"give --env NAME=VALUE, or env: in {FILE}",
+    **{
+        WRITTEN.get(field, field): f"give {flag_of(field)} {form}, or {WRITTEN.get(field, field)}: in {FILE}"
+        for field, form in _FORMS.items()
+    },
 }
+_BY_FLAG = {flag: field for field, flag in FLAGS.items()}
+_BY_NAME = {name: field for field, name in WRITTEN.items()}
 _NULL = "tag:yaml.org,2002:null"
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "value", "merge")
@@ -52,33 +79,42 @@ def build_spec(flags: Mapping[str, object], folder: Path, environ: Mapping[str, 
     that is empty) was not given. SpecError names every mistake in all of them."""
     mistakes: list[str] = []
     folder = folder.absolute()
-    layers = [
-        *_read_files(folder, environ, mistakes),
-        _environment_layer(folder, environ, mistakes),
-        _flag_layer(folder, flags),
-    ]
+    given = _flag_layer(folder, flags)
+    layers = [*_read_files(folder, environ, mistakes), _environment_layer(folder, environ, mistakes), given]
+    pool = next((layer.values["on"] for layer in reversed(layers) if "on" in layer.values), "local")
     for layer in layers:
         _expand_gpus(layer, mistakes)
-        _expand_env(layer, mistakes)
-        _anchor_paths(layer, environ.get("HOME", ""))
+        _expand_groups(layer, mistakes)
+        _anchor_paths(layer, environ.get("HOME", ""), on_cluster=pool != "local")
     merged = _merge(folder, layers)
     _check_workdir(merged, mistakes)
+    if pool == "local":
+        mistakes += _cluster_flags(given, merged.places)
     return parse_spec(merged.values, merged.places, mistakes)
 
 
 def _flag_layer(folder: Path, flags: Mapping[str, object]) -> Layer:
     layer = Layer(folder, {}, {})
     for flag, value in flags.items():
-        field = flag.replace("-", "_")
+        name = flag.replace("-", "_")
+        field = _BY_FLAG.get(name, name)
         if value is not None and not (field == "command" and not value):
             layer.values[field] = value
-            layer.places[field] = field if field == "command" else f"--{field.replace('_', '-')}"
+            layer.places[field] = field if field == "command" else flag_of(field)
     return layer
+
+
+def _cluster_flags(given: Layer, places: Mapping[str, str]) -> Iterator[str]:
+    """Flags that do nothing on this machine. In a file they are there for the times when one goes to a cluster."""
+    right = "leave one of the two out" if "on" in given.values else "add --on k8s"
+    for field in CLUSTER_FIELDS:
+        if field in given.values:
+            yield f"{given.places[field]}: it is for clusters, but {places.get('on', '--on')} is local; {right}"
 
 
 def _environment_layer(folder: Path, environ: Mapping[str, str], mistakes: list[str]) -> Layer:
     layer = Layer(folder, {}, {})
-    known = [field for field in (*Spec.model_fields, *SHORTHANDS) if field not in _NOT_BY_VARIABLE]
+    known = [name for name in known_names() if name not in _NOT_BY_VARIABLE]
     for variable, value in sorted(environ.items()):
         field = variable.removeprefix(PREFIX).lower()
         if not variable.startswith(PREFIX) or variable in OWN_VARIABLES or not value:
@@ -108,42 +144,48 @@ def _expand_gpus(layer: Layer, mistakes: list[str]) -> None:
         layer.places[field] = place
 
 
-def _expand_env(layer: Layer, mistakes: list[str]) -> None:
-    """`env` may also be written as a list of NAME=VALUE, as flags are."""
-    given = layer.values.get("env")
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        return
-    place = layer.places["env"]
-    pairs = [str(pair).partition("=") for pair in given]
-    mistakes += [
-        f'{place}: {show(name)} has no "="; give NAME=VALUE, as in LR=0.1' for name, joint, _ in pairs if not joint
-    ]
-    layer.values["env"] = {name: value for name, joint, value in pairs if joint}
+def _expand_groups(layer: Layer, mistakes: list[str]) -> None:
+    """Names and values may also be written as a list of NAME=VALUE, as flags are."""
+    for field in GROUPS:
+        given = layer.values.get(field)
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            continue
+        pairs = [str(pair).partition("=") for pair in given]
+        example = "LR=0.1" if field == "env" else "team=vision"
+        mistakes += [
+            f'{layer.places[field]}: {show(name)} has no "="; give {_FORMS[field]}, as in {example}'
+            for name, joint, _ in pairs
+            if not joint
+        ]
+        layer.values[field] = {name: value for name, joint, value in pairs if joint}
 
 
-def _anchor_paths(layer: Layer, home: str) -> None:
-    """A path is seen from the file that names it. An interpreter without a slash is looked up in PATH later."""
+def _anchor_paths(layer: Layer, home: str, *, on_cluster: bool) -> None:
+    """A path is seen from the file that names it. An interpreter without a slash is looked up in PATH later, and on a
+    cluster it is one of the image."""
     for field in ("workdir", "python"):
         value = layer.values.get(field)
         if isinstance(value, (str, os.PathLike)):
             path = os.fspath(value)
-            if home and (path == "~" or path.startswith("~/")):
+            inside = field == "python" and on_cluster
+            if home and not inside and (path == "~" or path.startswith("~/")):
                 path = home + path[1:]
-            layer.values[field] = str(layer.folder / path) if field == "workdir" or "/" in path else path
+            here = field == "workdir" or ("/" in path and not inside)
+            layer.values[field] = str(layer.folder / path) if here else path
 
 
 def _merge(folder: Path, layers: Sequence[Layer]) -> Layer:
-    """The last layer that names a field has it; only `env` is merged name by name."""
+    """The last layer that names a field has it; only groups of names and values are merged name by name."""
     merged = Layer(folder, {"workdir": str(folder)}, {})
-    env: dict[object, object] = {}
     for layer in layers:
-        merged.values.update(layer.values)
-        merged.places.update(layer.places)
-        own = layer.values.get("env")
-        if isinstance(own, Mapping):
-            env |= own
-            merged.values["env"] = dict(env)
-            merged.places.update({f"env.{name}": layer.places.get(f"env.{name}", layer.places["env"]) for name in own})
+        names: dict[str, str] = {}
+        for field, value in layer.values.items():
+            others = merged.values.get(field)
+            merged.values[field] = value
+            if field in GROUPS and isinstance(value, Mapping):
+                names |= {f"{field}.{name}": layer.places[field] for name in value}
+                merged.values[field] = {**(others if isinstance(others, Mapping) else {}), **value}
+        merged.places.update({**names, **layer.places})
     return merged
 
 
@@ -268,12 +310,16 @@ def _file_layer(root: yaml.Node, folder: Path, source: _Source) -> Layer:
     if not isinstance(root, yaml.MappingNode):
         source.complain("names and values belong here, as in slots: 4", _line(root))
         return layer
-    for field, (key, node) in _entries(root, source, fold=True).items():
+    for name, (key, node) in _entries(root, source, fold=True).items():
+        field = _BY_NAME.get(name, name)
+        if name in WRITTEN:
+            source.complain(f"{key.value} is not known; did you mean {WRITTEN[name]}?", _line(key))
+            continue
         layer.values[field] = _value(node, source)
         layer.places[field] = f"{source.place(key)}: {key.value}"
-        if field == "env" and isinstance(node, yaml.MappingNode):
+        if field in GROUPS and isinstance(node, yaml.MappingNode):
             layer.places.update(
-                {f"env.{name.value}": f"{source.place(name)}: env.{name.value}" for name, _ in node.value}
+                {f"{field}.{inner.value}": f"{source.place(inner)}: {name}.{inner.value}" for inner, _ in node.value}
             )
     return layer
 
