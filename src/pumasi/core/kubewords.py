@@ -89,15 +89,15 @@ def _plain(value: object) -> str:
 
 
 def quantity(amount: float) -> str:
-    """Cores or bytes as Kubernetes writes them: 8Gi, 500M, 2, 500m."""
-    amount = round(amount, 6)  # Three times 0.1 is a little more than 0.3, which is no reason to ask for 301m.
-    if amount != int(amount):
-        return f"{(Decimal(str(amount)) * 1000).to_integral_value(ROUND_CEILING)}m"
-    whole = int(amount)
+    """As Kubernetes writes it: a float counts cores (2, 500m), a whole number bytes (8Gi, 500M)."""
+    if isinstance(amount, float):
+        # Three times 0.1 is a little more than 0.3, which is no reason to ask for 301m.
+        thousandths = (Decimal(str(round(amount, 6))) * 1000).to_integral_value(ROUND_CEILING)
+        return f"{thousandths}m" if thousandths % 1000 else str(int(thousandths) // 1000)
     for unit, factor in sorted({**_BINARY, **_DECIMAL}.items(), key=lambda pair: -pair[1]):
-        if whole and whole % factor == 0:
-            return f"{whole // factor}{unit}"
-    return str(whole)
+        if amount and amount % factor == 0:
+            return f"{amount // factor}{unit}"
+    return str(amount)
 
 
 def toleration(text: str) -> dict[str, str]:
