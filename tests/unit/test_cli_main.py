@@ -83,6 +83,10 @@ def test_the_version_is_told(tmp_path: Path) -> None:
         (["run", "--gpus", "2", "--slots", "3", "x.py"], "--gpus", ""),
         (["run", "--env", "PUMASI_TEST_UNSET", "x.py"], "PUMASI_TEST_UNSET", "--env PUMASI_TEST_UNSET=…"),
         (["run", "--on", "moon", "x.py"], "--on", ""),
+        (["run", "--on", "kubernetes", "x.py"], "did you mean k8s?", ""),
+        (["run", "--image", "img", "x.py"], "--image: it is for clusters, but --on is local; add --on k8s", ""),
+        (["run", "--on", "k8s", "--memory", "8GB", "x.py"], "--memory", "did you mean 8G or 8Gi?"),
+        (["run", "--on", "k8s", "--label", "team", "x.py"], "--label", "give KEY=VALUE"),
         (["run"], "nothing to run", ""),
     ],
 )
@@ -219,6 +223,8 @@ def test_bash_completes_verbs_options_choices_and_runs() -> None:
     assert complete_in_bash("pumasi", "st") == ["stop"]
     assert complete_in_bash("pumasi", "run", "--sl") == ["--slots", "--slot-as-node"]
     assert complete_in_bash("pumasi", "run", "--framework", "t") == ["tensorflow", "torch"]
+    assert complete_in_bash("pumasi", "run", "--on", "k") == ["k8s"]
+    assert complete_in_bash("pumasi", "nodes", "--w") == ["--watch"]
     assert complete_in_bash("pumasi", "logs", "tr", ids="train-x7k2p imdb-abcde") == ["train-x7k2p"]
     assert complete_in_bash("pumasi", "logs", "--fo") == ["--follow"]
     assert complete_in_bash("pumasi", "completion", "z") == ["zsh"]

@@ -20,6 +20,7 @@ import yaml
 
 from pumasi.cli.parsing import parse
 from pumasi.cli.run import VERB, flags_of
+from pumasi.core.spec import CLUSTER_FIELDS, GROUPS, LISTS, flag_of
 from pumasi.errors import UsageError
 
 PUMASI = [sys.executable, "-m", "pumasi"]
@@ -276,6 +277,15 @@ def test_the_live_view_shows_state_time_and_the_last_metric(folder: Path) -> Non
         assert terminal.exit_code() == 5
 
 
+def test_nodes_are_watched_until_ctrl_c(folder: Path) -> None:
+    with at_terminal(folder, "nodes", "--watch") as terminal:
+        terminal.wait_for("\x1b[2J")
+        terminal.wait_for("free")
+        terminal.wait_for("\x1b[2J")
+        terminal.type("\x03")
+        assert terminal.exit_code() == 0
+
+
 def test_a_dry_run_starts_nothing_and_is_yaml(folder: Path) -> None:
     answer = pumasi(
         folder, "run", "--dry-run", "--slots", "2", "--env", "DEBUG=yes", "train.py", "--lr", "0.10", "a: b"
@@ -317,6 +327,31 @@ def test_options_are_handed_on_as_they_were_written(monkeypatch: pytest.MonkeyPa
         "start-timeout": "5m",
         "env": ["A=1", "TOKEN=abc"],
     }
+
+
+def test_options_that_may_be_repeated_are_handed_on_all_of_them() -> None:
+    line = "--on k8s:lab -n team --label a=1 --label b=2 --set spec.x=1 --mount d:/d:ro --as-image-user x.py -n 3"
+    assert flags_of(parse(VERB, line.split())) == {
+        "command": ["x.py", "-n", "3"],
+        "on": "k8s:lab",
+        "namespace": "team",
+        "label": ["a=1", "b=2"],
+        "set": ["spec.x=1"],
+        "mount": ["d:/d:ro"],
+        "as_image_user": True,
+    }
+
+
+def test_every_field_for_clusters_is_an_option() -> None:
+    keys = {f"--{option.key}" for option in VERB.options}
+    assert {flag_of(field) for field in CLUSTER_FIELDS} <= keys
+
+
+def test_every_option_with_several_values_may_be_repeated() -> None:
+    for field in (*GROUPS, *LISTS):
+        key = flag_of(field)
+        given = flags_of(parse(VERB, [key, "a=1", key, "b=2", "x.py"]))
+        assert given[key[2:]] == ["a=1", "b=2"]
 
 
 def test_a_variable_that_is_not_there_can_not_be_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:

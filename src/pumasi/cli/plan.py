@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pumasi.cli.nodes import GPU_RESOURCE, NVIDIA, ON, look_at
+from pumasi.cli.nodes import GPU_RESOURCE, NVIDIA, ON, cluster, look_with
 from pumasi.cli.output import show, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.text import table
 from pumasi.cli.verbs import JSON, Option, Verb
-from pumasi.errors import UsageError
+from pumasi.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
     from pumasi.core.planner import Node, Plan
+    from pumasi.kube.discovery import NodeState
 
+_CLUSTER = "On a cluster"
 VERB = Verb(
     name="plan",
     usage=("pumasi plan --slots N --free N,N,… [options]", "pumasi plan --slots N --on k8s[:CONTEXT] [options]"),
     about="""Asks the planner where it would put slots, given what is free on each node, or on each node of a cluster.
-    Nothing is started. It takes the fewest nodes, and among these ways the one that leaves the least fragmentation.""",
+    Nothing is started. It takes the fewest nodes, and among these ways the one that leaves the least fragmentation.
+
+    Options whose help ends in * may be given several times.""",
     options=(
         Option(("--gpus", "--slots"), "how many slots are wanted; on a cluster a slot is a GPU", "N"),
         Option(("--free",), "free slots of each node: 5,3,2, or with names a=5,b=3", "LIST"),
-        ON,
-        GPU_RESOURCE,
+        ON._replace(help="the cluster: k8s, or k8s:CONTEXT of your kubeconfig", choices=()),
         Option(("--max-per-node",), "at most so many slots on one node", "N"),
+        GPU_RESOURCE._replace(group=_CLUSTER),
+        Option(("--node-selector",), "only nodes with this label *", "KEY=VALUE", group=_CLUSTER),
+        Option(
+            ("--toleration",),
+            "nodes with this taint too; KEY alone: any value; all: any taint *",
+            "KEY[=VALUE][:EFFECT]",
+            group=_CLUSTER,
+        ),
+        Option(
+            ("--topology",),
+            "labels of nodes that say what is near to what, from narrow to wide *",
+            "LABEL",
+            group=_CLUSTER,
+        ),
         Option(("--explain",), "say why, in sentences"),
         JSON,
     ),
@@ -32,9 +50,11 @@ VERB = Verb(
         ("pumasi plan --slots 6 --free 5,3,2 --explain", "says [5, 1], and why"),
         ("pumasi plan --slots 4 --free a=2,b=2,c=8 --max-per-node 2", ""),
         ("pumasi plan --gpus 6 --on k8s --explain", "for what a cluster has free now"),
+        ("pumasi plan --gpus 6 --on k8s --topology example.com/rack", "in one rack, if one has room"),
     ),
 )
 _MOST_DIGITS = 6
+T = TypeVar("T")
 
 
 def main(arguments: Arguments) -> int:
@@ -61,13 +81,52 @@ def _nodes(arguments: Arguments) -> tuple[list[Node], list[str]]:
     """With a sentence for each node that is out."""
     pool = arguments.last("on")
     if pool is None:
+        stray = [option.names[-1] for option in VERB.options if option.group == _CLUSTER and arguments.has(option.key)]
+        if stray:
+            raise UsageError(f"{stray[0]} is for clusters, but --on names none.", "Add --on k8s.")
         return parse_free(_required(arguments, "free", "5,3,2")), []
     if arguments.last("free") is not None:
         raise UsageError("--free and --on both say what is free.", "Leave one of them out.")
+    import asyncio
+
     from pumasi.kube.discovery import as_planner_nodes
 
-    states = look_at(pool, arguments.last("gpu-resource") or NVIDIA)
-    return as_planner_nodes(states), [f"{each.name} is left out: {each.out}." for each in states if each.out]
+    labels = _each(arguments, "topology", _labels)
+    states = asyncio.run(_look(arguments, pool))
+    nodes = as_planner_nodes(states, [label for several in labels for label in several])
+    return nodes, [f"{each.name} is left out: {each.out}." for each in states if each.out]
+
+
+async def _look(arguments: Arguments, pool: str) -> list[NodeState]:
+    from pumasi.core.kubewords import toleration
+
+    tolerations = _each(arguments, "toleration", toleration)
+    selector = dict(_each(arguments, "node-selector", _label))
+    async with cluster(pool) as api:
+        return await look_with(api, arguments.last("gpu-resource") or NVIDIA, tolerations, selector)
+
+
+def _each(arguments: Arguments, key: str, read: Callable[[str], T]) -> list[T]:
+    """What `read` makes of all values of an option; its mistakes with the option's name."""
+    try:
+        return [read(text) for text in arguments.all(key)]
+    except SpecError as error:
+        raise UsageError(f"--{key}: {error.message}.", f"{error.hint[:1].upper()}{error.hint[1:]}.") from None
+
+
+def _label(text: str) -> tuple[str, str]:
+    from pumasi.core.kubewords import label_value, qualified
+
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise SpecError(f'"{text}" has no "="', "give KEY=VALUE")
+    return qualified(key), label_value(value)
+
+
+def _labels(text: str) -> list[str]:
+    from pumasi.core.kubewords import qualified
+
+    return [qualified(label.strip()) for label in text.split(",")]
 
 
 def describe(nodes: list[Node], slots: int, limit: int | None, answer: Plan) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _FRAMEWORKS = ("auto", "none", "tensorflow", "torch", "jax", "horovod", "mpi")
 _PROCESSES = "How many, and where"
 _WIRING = "How they find each other"
 _LIFE = "How long"
+_CLUSTER = "On a cluster"
 _OUTPUT = "What you see"
 
 VERB = Verb(
@@ -34,7 +35,9 @@ VERB = Verb(
     prints goes to stdout, what Pumasi has to say to stderr.
 
     What is asked of the run can also stand in pumasi.yaml (slots: 4) or in the environment (PUMASI_SLOTS=4). A terminal
-    that is closed leaves the run running; Ctrl-C asks.""",
+    that is closed leaves the run running; Ctrl-C asks.
+
+    Options whose help ends in * may be given several times.""",
     options=(
         Option(("--slots",), "so many processes (default: 1)", "N", group=_PROCESSES),
         Option(("--gpus",), "so many processes, each with a GPU; 0: without any", "N", group=_PROCESSES),
@@ -43,7 +46,13 @@ VERB = Verb(
         ),
         Option(("--ps",), "parameter servers, in addition (TensorFlow)", "N", group=_PROCESSES),
         Option(("--evaluator",), "an evaluator, in addition (TensorFlow)", group=_PROCESSES),
-        Option(("--on",), "the pool to run on: local", "POOL", ("local",), group=_PROCESSES),
+        Option(
+            ("--on",),
+            "where to run: local (default), k8s, or k8s:CONTEXT of your kubeconfig",
+            "POOL",
+            ("local", "k8s"),
+            _PROCESSES,
+        ),
         Option(("--nodes",), "pretend that this machine is several nodes: 5,1 (for tests)", "N,N", group=_PROCESSES),
         Option(
             ("--framework",),
@@ -53,7 +62,7 @@ VERB = Verb(
             _WIRING,
         ),
         Option(("--python",), "the Python to run scripts with", "PATH", group=_WIRING),
-        Option(("--env",), "set a variable; NAME alone takes its value from here", "NAME=VALUE", group=_WIRING),
+        Option(("--env",), "set a variable; NAME alone takes its value from here *", "NAME=VALUE", group=_WIRING),
         Option(("--see-gpus",), "what each process sees: auto, own or all", "WHICH", ("auto", "own", "all"), _WIRING),
         Option(("--slot-as-node",), "show each slot as a node of its own (Lightning)", group=_WIRING),
         Option(("--no-shim",), "change nothing in the program's Python", group=_WIRING),
@@ -63,6 +72,43 @@ VERB = Verb(
         Option(("--grace",), "from asking a process to end to killing it (default: 15s)", "TIME", group=_LIFE),
         Option(("--silence",), "a node silent for so long is lost (default: 30s)", "TIME", group=_LIFE),
         Option(("--no-wait",), "fail at once where what is needed is busy", group=_LIFE),
+        Option(("-n", "--namespace"), "the namespace (default: that of the kubeconfig)", "NAME", group=_CLUSTER),
+        Option(("--image",), "the container image (default: python:3.12-slim)", "IMAGE", group=_CLUSTER),
+        Option(("--cpus",), "CPUs a slot: 2, 0.5, 500m", "N", group=_CLUSTER),
+        Option(("--memory",), "memory a slot: 8Gi, 500M, 16G", "SIZE", group=_CLUSTER),
+        Option(("--gpu-resource",), "what the cluster calls a GPU (default: nvidia.com/gpu)", "NAME", group=_CLUSTER),
+        Option(("--max-per-node",), "at most so many slots on one node", "N", group=_CLUSTER),
+        Option(("--node-selector",), "only nodes with this label *", "KEY=VALUE", group=_CLUSTER),
+        Option(
+            ("--toleration",),
+            "nodes with this taint too; KEY alone: any value; all: any taint *",
+            "KEY[=VALUE][:EFFECT]",
+            group=_CLUSTER,
+        ),
+        Option(
+            ("--topology",),
+            "labels of nodes that say what is near to what, from narrow to wide *",
+            "LABEL",
+            group=_CLUSTER,
+        ),
+        Option(
+            ("--env-from-secret",),
+            "variables from a Secret: all its keys, or NAME=SECRET/KEY for one *",
+            "SECRET",
+            group=_CLUSTER,
+        ),
+        Option(("--mount",), "mount a volume, given by its claim; :ro to read only *", "CLAIM:/PATH", group=_CLUSTER),
+        Option(("--priority-class",), "the priority class of the pods", "NAME", group=_CLUSTER),
+        Option(("--label",), "a label for the pods *", "KEY=VALUE", group=_CLUSTER),
+        Option(("--annotation",), "an annotation for the pods *", "KEY=VALUE", group=_CLUSTER),
+        Option(
+            ("--set",),
+            "change any field of the pods: spec.dnsPolicy=None, spec.containers[0].tty=true; null removes *",
+            "PATH=VALUE",
+            group=_CLUSTER,
+        ),
+        Option(("--as-image-user",), "run as the image's own user, not as an ordinary one", group=_CLUSTER),
+        Option(("--keep",), "how long a finished run stays in the cluster (default: 7d)", "TIME", group=_CLUSTER),
         Option(("--name",), "what the run's id starts with (default: the script's name)", "NAME", group=_OUTPUT),
         Option(("-d", "--detach"), "go on in the background; prints the run's id", group=_OUTPUT),
         Option(("-q", "--quiet"), "say nothing unless something goes wrong", group=_OUTPUT),
@@ -78,16 +124,21 @@ VERB = Verb(
         ("pumasi run --slots 4 --restarts 3 train.py", "started again when one of them fails"),
         ("pumasi run --per-node -- torchrun train.py", "the launcher starts its own"),
         ("pumasi run -d train.py; pumasi attach", "in the background, and back to it"),
+        ("pumasi run --on k8s --gpus 6 --image IMG train.py", "on the GPUs of a cluster"),
     ),
 )
 
 _SWITCHES: dict[str, tuple[str, bool]] = {
     "per-node": ("per_node", True),
     "evaluator": ("evaluator", True),
+    "as-image-user": ("as_image_user", True),
     "slot-as-node": ("slot_as_node", True),
     "no-shim": ("shim", False),
     "no-wait": ("wait", False),
 }
+_REPEATED = frozenset(
+    ("node-selector", "toleration", "topology", "env-from-secret", "mount", "label", "annotation", "set")
+)
 _OURS = frozenset(("detach", "quiet", "dry-run", "json", "env"))
 
 
@@ -109,6 +160,8 @@ def flags_of(arguments: Arguments) -> dict[str, object]:
         if key in _SWITCHES:
             field, value = _SWITCHES[key]
             flags[field] = value
+        elif key in _REPEATED:
+            flags[key] = arguments.all(key)
         elif key not in _OURS:
             flags[key] = arguments.last(key)
     if arguments.has("env"):
