@@ -59,8 +59,8 @@ class _Entry(NamedTuple):
 def pack(folder: Path, must: Sequence[str] = ()) -> Code:
     """`must` are files that have to be in it. A folder that git ignores as a whole is packed all the same: who works in
     it wants it."""
-    folder = folder.absolute()
     try:
+        folder = folder.absolute()
         if not folder.is_dir():
             raise UsageError(f"There is no folder {_shown(str(folder))}.", "Check the name of the working folder.")
         needed = _Needed(folder, must)
@@ -75,7 +75,7 @@ def _pack(walk: _Walk, needed: _Needed) -> Code:
     if walk.size > LARGEST * _BEST_RATIO:
         raise _too_large(walk)
     archive = _Archive()
-    unreadable: list[tuple[str, OSError]] = []
+    unreadable = list(walk.unreadable)
     for entry in sorted(walk.entries, key=lambda each: each.path):
         try:
             archive.add(walk.root, entry)
@@ -148,7 +148,7 @@ class _Walk:
         self.entries: list[_Entry] = []
         self.size = 0
         self._needed = needed
-        self._unreadable: list[tuple[str, OSError]] = []
+        self.unreadable: list[tuple[str, OSError]] = []
         self._prefix, self._rules_above = _rules_above(root)
 
     def run(self) -> None:
@@ -156,20 +156,19 @@ class _Walk:
         while waiting:
             folder, above = waiting.pop()
             try:
-                rules = above.within(self._in_tree(folder), _rule_files(self.root, f"{self.root}/{folder}"))
-                waiting += [(path, rules) for path in self._folders_in(folder, rules)]
+                waiting += self._folders_in(folder, above)
             except OSError as error:
                 if error.errno not in _GONE:
                     place = str(error.filename or folder)
-                    self._unreadable.append((_below(self.root, place) or place, error))
-        if self._unreadable:
-            raise _unreadable(self._unreadable)
+                    self.unreadable.append((_below(self.root, place) or place, error))
 
     def _in_tree(self, path: str) -> str:
         return f"{self._prefix}/{path}".strip("/")
 
-    def _folders_in(self, folder: str, rules: Rules) -> Iterator[str]:
+    def _folders_in(self, folder: str, above: Rules) -> Iterator[tuple[str, Rules]]:
+        """Each with the rules that hold around it."""
         with os.scandir(f"{self.root}/{folder}") as found:
+            rules = above.within(self._in_tree(folder), _rule_files(self.root, f"{self.root}/{folder}"))
             for each in found:
                 path = f"{folder}/{each.name}" if folder else each.name
                 is_folder = each.is_dir(follow_symlinks=False)
@@ -178,7 +177,7 @@ class _Walk:
                         self._needed.complain(path, is_folder, rule)
                 elif is_folder:
                     self._add(_Entry(path, None))
-                    yield path
+                    yield path, rules
                 else:
                     self._look_at(path, each)
 
@@ -190,7 +189,7 @@ class _Walk:
                 self._add(_Entry(path, status.st_size))
         except OSError as error:
             if error.errno not in _GONE:
-                self._unreadable.append((path, error))
+                self.unreadable.append((path, error))
 
     def _add_link(self, path: str, place: str) -> None:
         """Inside, it points straight to where it ends, so that no link on the way matters. What it points to outside
