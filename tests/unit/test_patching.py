@@ -121,6 +121,9 @@ def test_a_value_is_what_it_looks_like(text: str, value: object) -> None:
 def test_where_kubernetes_takes_text_only_a_number_is_text(path: str) -> None:
     assert parse_patch(f"{path}=1").value == "1"
     assert parse_patch(f"{path}=true").value == "true"
+    assert parse_patch(f'{path}=[{{"a": 1}}]').value == '[{"a": 1}]'
+    assert parse_patch(f'{path}="1"').value == "1"
+    assert parse_patch(f"{path}=null").value is None
 
 
 @pytest.mark.parametrize(

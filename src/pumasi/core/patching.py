@@ -61,7 +61,8 @@ def parse_patch(text: str) -> Patch:
     if path[0] not in _ROOTS or len(path) == 1:
         raise SpecError(f"{said(text)} names no field of a pod", "start the path with spec or metadata, and go on")
     written = text[position + 1 :]
-    value = written if _takes_text(path) and written != "null" else _read_value(written)
+    is_text = _takes_text(path) and written != "null" and not written.startswith('"')
+    value = written if is_text else _read_value(written)
     if value is None and path[-1] == NEW:
         raise SpecError(f"{said(text)} would remove what is not there yet", "say which item: [0] or [name=main]")
     return Patch(text, path, value)
