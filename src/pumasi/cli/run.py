@@ -61,7 +61,7 @@ VERB = Verb(
             _FRAMEWORKS,
             _WIRING,
         ),
-        Option(("--python",), "the Python to run scripts with", "PATH", group=_WIRING),
+        Option(("--python",), "the Python to run scripts with; on a cluster one of the image", "PATH", group=_WIRING),
         Option(("--env",), "set a variable; NAME alone takes its value from here *", "NAME=VALUE", group=_WIRING),
         Option(("--see-gpus",), "what each process sees: auto, own or all", "WHICH", ("auto", "own", "all"), _WIRING),
         Option(("--slot-as-node",), "show each slot as a node of its own (Lightning)", group=_WIRING),
