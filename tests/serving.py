@@ -50,6 +50,7 @@ class Request(NamedTuple):
 
 Handler = Callable[[Request], Awaitable[bytes | None]]
 """What to send; None closes the connection."""
+Step = Handler | bytes | None
 
 
 class Server:
@@ -117,7 +118,7 @@ async def serve(handler: Handler, tls: ssl.SSLContext | None = None, port: int =
         await server.close()
 
 
-def in_turn(*steps: Handler | bytes | None) -> Handler:
+def in_turn(*steps: Step) -> Handler:
     """Each request has its own step; one too many is a mistake that the test sees as a broken connection."""
     left = iter(steps)
 

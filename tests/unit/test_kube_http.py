@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pumasi.kube.http import HEAD_LIMIT, Answer, Chunked, Client, HttpTrouble, proxy_from
-from tests.serving import Handler, Request, Server, answer, asynchronous, chunked, in_turn, serve, silence, until
+from tests.serving import Request, Server, Step, answer, asynchronous, chunked, in_turn, serve, silence, until
 from tools.cluster import keys
 
 
 @asynccontextmanager
-async def talking(*steps: Handler | bytes | None) -> AsyncIterator[tuple[Client, Server]]:
+async def talking(*steps: Step) -> AsyncIterator[tuple[Client, Server]]:
     async with serve(in_turn(*steps)) as server:
         client = Client(server.url)
         try:

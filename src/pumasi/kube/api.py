@@ -408,36 +408,42 @@ class _Absence:
     def __init__(self, patience: float, away: Callable[[str], None]) -> None:
         self._patience = patience
         self._away = away
-        self._deadline = math.inf
-        self._back_since = -math.inf
+        self._since: float | None = None
+        """When the first request began that has had no answer, or the last answer broke off."""
+        self._failures = 0
         self._told = False
         self._pauses = pauses()
+        self._back_at = -math.inf
 
     def bound(self, ask: Callable[..., Any]) -> Callable[..., Any]:
         """`ask` with no more time than is left."""
-        left = max(1.0, self._deadline - asyncio.get_running_loop().time())
-        return lambda *rest, **options: ask(*rest, **options, seconds=min(ANSWER_SECONDS, left))
+        now = asyncio.get_running_loop().time()
+        self._since = now if self._since is None else self._since
+        seconds = min(ANSWER_SECONDS, max(1.0, self._since + self._patience - now))
+        return lambda *rest, **options: ask(*rest, **options, seconds=seconds)
 
     def over(self) -> None:
-        self._deadline = math.inf
-        self._back_since = asyncio.get_running_loop().time()
+        self._since = None
+        self._failures = 0
+        self._back_at = asyncio.get_running_loop().time()
         if self._told:
             self._told = False
             self._away("")
 
     async def endure(self, error: Unreachable) -> None:
         now = asyncio.get_running_loop().time()
-        first = math.isinf(self._deadline)
-        if first and now - self._back_since > _LONGEST_PAUSE:
-            self._pauses = pauses()
-        self._deadline = min(self._deadline, now + self._patience)
+        self._since = now if self._since is None else self._since
+        self._failures += 1
         # A connection that broke says little as long as the next one comes.
-        if not self._told and (error.silent or not first):
+        if not self._told and (error.silent or self._failures > 1):
             self._told = True
             self._away(error.message)
-        if now >= self._deadline:
+        left = self._since + self._patience - now
+        if left <= 0:
             raise error
-        await asyncio.sleep(min(max(next(self._pauses), error.after), self._deadline - now))
+        if self._failures == 1 and now - self._back_at > _LONGEST_PAUSE:
+            self._pauses = pauses()
+        await asyncio.sleep(min(max(next(self._pauses), error.after), left))
 
 
 class _Known:
