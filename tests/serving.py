@@ -13,8 +13,6 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-SECONDS = 20.0
-
 
 class Request(NamedTuple):
     """`headers` have their names in lower case."""
@@ -158,11 +156,20 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.005)
 
 
-def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that is a coroutine, with a bound on its time."""
+Test = Callable[..., Coroutine[Any, Any, None]]
 
-    @functools.wraps(test)
-    def run(*arguments: Any, **options: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*arguments, **options), SECONDS))
 
-    return run
+def within(seconds: float) -> Callable[[Test], Callable[..., None]]:
+    """Makes a test of a coroutine, with a bound on its time."""
+
+    def decorate(test: Test) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(*arguments: Any, **options: Any) -> None:
+            asyncio.run(asyncio.wait_for(test(*arguments, **options), seconds))
+
+        return run
+
+    return decorate
+
+
+asynchronous = within(20)

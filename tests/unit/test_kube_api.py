@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -596,3 +598,10 @@ async def test_a_log_that_breaks_or_falls_silent_says_so() -> None:
             assert still.value.silent
         assert got == [b"1", b"2"]
         assert api.calls == 3
+
+
+def test_all_of_it_runs_on_a_python_that_has_nothing_else() -> None:
+    """A manager inside the cluster has no more than that."""
+    source = Path(api_module.__file__).parents[2]
+    words = f"import sys; sys.path.append({str(source)!r}); import pumasi.kube.api, pumasi.kube.logs"
+    subprocess.run([sys.executable, "-I", "-S", "-c", words], check=True)
