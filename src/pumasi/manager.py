@@ -6,11 +6,12 @@ Records tell the time of day; deadlines go by the clock that nobody sets.
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pumasi.core import manage
 from pumasi.core.endings import outcome_of
@@ -20,12 +21,15 @@ from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
-from pumasi.core.spec import Spec
-from pumasi.errors import DoesNotFit
-from pumasi.pools.base import Order, Pool
+from pumasi.errors import ClusterTrouble, DoesNotFit, RunBusy
+from pumasi.pools.base import Found, Order, Pool
 from pumasi.recorder import Recorder
 
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
+
 TASK = "main"
+_PHASES = {"starting": manage.Phase.LAUNCHING, "running": manage.Phase.RUNNING, "ending": manage.Phase.RUNNING}
 
 
 class Manager:
@@ -44,26 +48,53 @@ class Manager:
         self._started: float | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        pool.tell = self._note
+        pool.fail = self._events.put_nowait
+        pool.stop = lambda force: self.stop(force=force)
 
     async def run(self) -> Outcome:
-        spec = self._spec
-        policy = manage.Policy(spec.restarts, spec.timeout, spec.start_timeout, spec.grace, spec.wait)
-        state = manage.begin(Single(TASK), policy)
+        """Trouble with the cluster, or another manager, ends this one and not the run."""
         asyncio.get_running_loop().set_exception_handler(self._fail)
-        for note in self._program.notes:
-            self._recorder.event(time.time(), "note", text=note)
-        self._post(manage.Begun(time.monotonic()))
         try:
-            while state.outcome is None:
-                before = state.summary
-                state, actions = manage.step(state, await self._next())
-                if state.summary != before and state.outcome is None:
-                    self._recorder.update(time.time(), state=state.summary)
-                for action in actions:
-                    self._do(action)
-        finally:
+            outcome = await self._steer(self._begin(self._pool.found))
+        except (ClusterTrouble, RunBusy):
+            await self._pool.let_go()
+            raise
+        except BaseException:
             await self._pool.close()
-        return self._finish(state.outcome)
+            raise
+        await self._pool.close()
+        return self._finish(outcome)
+
+    async def _steer(self, state: manage.RunState) -> Outcome:
+        while state.outcome is None:
+            before = state.summary
+            state, actions = manage.step(state, await self._next())
+            if state.summary != before and state.outcome is None:
+                self._recorder.update(time.time(), state=state.summary)
+            for action in actions:
+                self._do(action)
+        return state.outcome
+
+    def _begin(self, found: Found | None) -> manage.RunState:
+        spec = self._spec
+        policy = manage.Policy(
+            spec.restarts, spec.timeout, spec.start_timeout, spec.grace, spec.wait, self._pool.confirm
+        )
+        now = time.monotonic()
+        if found is None:
+            for note in self._program.notes:
+                self._note(note)
+            self._post(manage.Begun(now))
+            return manage.begin(Single(TASK), policy)
+        self._post(manage.Begun(now - (time.time() - found.created)))
+        phase = _PHASES.get(found.state, manage.Phase.QUEUED)
+        due = None if phase is manage.Phase.RUNNING else now + spec.start_timeout * (phase in _PHASES.values())
+        task = manage.TaskState(TASK, found.attempt, phase, due, restarts=found.restarts)
+        if phase is not manage.Phase.QUEUED:
+            self._started = found.started
+            self._pool.adopt(self._order(found.attempt, found.placement), self, self._recorder.heard(found.attempt))
+        return manage.begin(Single(TASK), policy, [task])
 
     def stop(self, *, force: bool = False) -> None:
         self._post(manage.StopAsked(time.monotonic(), force))
@@ -108,6 +139,9 @@ class Manager:
             case manage.Restarting():
                 self._recorder.event(now, "restarting", attempt=action.attempt, reason=action.reason)
 
+    def _note(self, text: str) -> None:
+        self._recorder.event(time.time(), "note", text=text)
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -130,17 +164,28 @@ class Manager:
         self._wake = asyncio.get_running_loop().call_later(delay, lambda: self._post(manage.Tick(time.monotonic())))
 
     async def _place(self, task: str, attempt: int) -> None:
+        spec = self._spec
+        nodes = await self._pool.nodes()
         try:
-            placement = plan(await self._pool.nodes(), self._spec.slots).placement
-            gpus = await self._pool.reserve(placement)
+            placement = plan(nodes, spec.slots, most_per_node=spec.max_per_node).placement
         except DoesNotFit as error:
-            self._post(manage.Refused(time.monotonic(), task, attempt, error.message, False, error.hint))
+            self._post(self._refusal(task, attempt, error))
             return
+        gpus = await self._pool.reserve(placement)
         if gpus is None:
             self._post(manage.Refused(time.monotonic(), task, attempt, "Another run was faster to take the GPUs."))
             return
         self._gpus[attempt] = gpus
         self._post(manage.Placed(time.monotonic(), task, attempt, placement))
+
+    def _refusal(self, task: str, attempt: int, error: DoesNotFit) -> manage.Refused:
+        """What would not fit even if nobody else were there is told as that."""
+        hopeless = False
+        try:
+            plan(self._pool.capacity(), self._spec.slots, most_per_node=self._spec.max_per_node)
+        except DoesNotFit as never:
+            error, hopeless = never, True
+        return manage.Refused(time.monotonic(), task, attempt, error.message, hopeless, error.hint)
 
     async def _launch(self, attempt: int, placement: Mapping[str, int]) -> None:
         order = self._order(attempt, placement)
@@ -173,7 +218,9 @@ class Manager:
             time.time(),
             "planned",
             run=self._run_id,
+            on=self._spec.on,
             placement=dict(placement),
+            unplaced=self._pool.is_blind,
             chief=nodes[0],
             framework=self._program.framework,
             because=self._program.because,
@@ -201,13 +248,22 @@ class Manager:
         elif words["event"] == "ending":
             outcome = self._outcome(order, words["outcome"])
             self._post(manage.Failing(time.monotonic(), order.task, order.attempt, outcome))
+        elif words["event"] == "gap":
+            self._recorder.event(now, "gap", attempt=order.attempt, rank=words["rank"], lines=words["lines"])
 
     def _named(self, order: Order, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         table = self._gangs[order.attempt].table
         return [{**rank, "node": order.nodes[rank["node"]], "role": table.ranks[rank["rank"]].role} for rank in ranks]
 
     def ended(self, order: Order, facts: Mapping[str, Any]) -> None:
-        self._post(manage.Ended(time.monotonic(), order.task, order.attempt, self._outcome(order, facts)))
+        outcome, spends = self._outcome(order, facts), facts.get("spends", True)
+        self._post(manage.Ended(time.monotonic(), order.task, order.attempt, outcome, spends))
+
+    def refused(self, order: Order, reason: str, hopeless: bool, hint: str) -> None:
+        """Two that raced for the same room both lose it: the dice decide who asks again first."""
+        patience = random.uniform(0.5, 1.5)
+        now = time.monotonic()
+        self._post(manage.Refused(now, order.task, order.attempt, reason, hopeless, hint, patience))
 
     def _outcome(self, order: Order, facts: Mapping[str, Any]) -> Outcome:
         return outcome_of(facts, order.nodes, len(self._gangs[order.attempt].table.ranks))

@@ -23,10 +23,11 @@ _CHIEF_ONLY = frozenset(("mpirun", "mpiexec", "horovodrun"))
 
 def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
     folder = Path(spec.workdir)
-    command = _command(spec, folder, environ)
+    here = spec.pool == "local"
+    command = _command(spec, folder, environ) if here else _command_elsewhere(spec, folder)
     script = script_of(spec.command)
     sources = dict(_sources(folder, script)) if script else {}
-    same_python = Path(command[0]).resolve() == Path(sys.executable).resolve()
+    same_python = here and Path(command[0]).resolve() == Path(sys.executable).resolve()
     found = detect(sources, {**environ, **spec.env}, spec.command, same_python=same_python)
     if spec.framework != "auto":
         found = found._replace(framework=spec.framework, because="as told")
@@ -36,8 +37,8 @@ def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
         command=command,
         framework=found.framework,
         because=found.because,
-        files=_shim_files() if spec.shim else {},
-        mpirun=_find_mpirun(command[0], environ) if by_mpi else None,
+        files=shim_files() if spec.shim else {},
+        mpirun=(_find_mpirun(command[0], environ) if here else "mpirun") if by_mpi else None,
         launcher=launcher,
         joins=joins(found),
         notes=_notes(spec, found),
@@ -48,7 +49,7 @@ def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
     shares = spec.nodes or (spec.slots,)
     layout = Layout(spec.slots, shares, spec.per_node, spec.slot_as_node, spec.shim)
     cores = os.cpu_count() or 1
-    crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node
+    crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node and spec.pool == "local"
     crowded = (f"{spec.slots} processes share the {cores} cores of this machine.",) if crowd else ()
     return (*crowded, *traps(found, layout))
 
@@ -69,6 +70,20 @@ def _command(spec: Spec, folder: Path, environ: Mapping[str, str]) -> tuple[str,
     if found is None:
         raise UsageError(f"There is no program {first} on the PATH.", _where_from(folder, first))
     return (found, *spec.command[1:])
+
+
+def _command_elsewhere(spec: Spec, folder: Path) -> tuple[str, ...]:
+    """Where the working folder travels to an image: files are looked for in the folder, programs in the image."""
+    first, *rest = spec.command
+    if first.endswith(".py") or "/" in first:
+        _check_file(folder, first)
+        path = Path(os.path.normpath(folder / first))
+        if not path.is_relative_to(folder):
+            raise UsageError(f"{first} is not in {folder}, which is all that travels.", "Start pumasi in its folder.")
+        first = str(path.relative_to(folder))
+    if first.endswith(".py"):
+        return (spec.python or "python3", first, *rest)
+    return (f"./{first}" if "/" in spec.command[0] else first, *rest)
 
 
 _COMES_WITH = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed", "horovodrun": "horovod"}
@@ -147,7 +162,7 @@ def _module_files(folder: Path, module: str) -> Iterator[Path]:
             yield path
 
 
-def _shim_files() -> dict[str, str]:
+def shim_files() -> dict[str, str]:
     """What the agent writes down for every rank's Python: the shim, and `pumasi.report` where Pumasi is missing."""
     package = Path(__file__).parent
     return {

@@ -4,13 +4,16 @@ that there are gaps is told once, and the state of the run is written again with
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pumasi.core.frames import Frame, parse_frames
 from pumasi.core.measuring import FrameParser
 from pumasi.core.metrics import Reading
 from pumasi.errors import SystemTrouble
 from pumasi.store import MetricRow, Store
+
+if TYPE_CHECKING:
+    from pumasi.pools.base import Copy
 
 
 class View(Protocol):
@@ -32,12 +35,15 @@ class Recorder:
         self._store = store
         self._run_id = run_id
         self.view = view
+        self.copy: Copy | None = None
         self._parser = FrameParser()
         self._pending: dict[str, object] = {}
         self._told = False
 
     def event(self, at: float, kind: str, **data: Any) -> None:
         self.view.event(at, kind, data)
+        if self.copy is not None:
+            self.copy.event(at, kind, data)
         try:
             self._store.add_event(self._run_id, at, kind, data)
         except SystemTrouble as trouble:
@@ -46,6 +52,8 @@ class Recorder:
     def update(self, at: float, **fields: object) -> None:
         """What fails now is written together with what comes next."""
         self._pending.update(fields)
+        if self.copy is not None:
+            self.copy.update(fields)
         try:
             self._store.update_run(self._run_id, **self._pending)
             self._pending.clear()
@@ -60,6 +68,9 @@ class Recorder:
         frames = parse_frames(chunk)
         self.view.output(frames)
         self._measure(at, attempt, frames)
+
+    def heard(self, attempt: int) -> dict[int, int]:
+        return self._store.last_heard(self._run_id, attempt)
 
     def _measure(self, at: float, attempt: int, frames: Iterable[Frame]) -> None:
         rows = []

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pumasi import control
+from pumasi.core.command import script_of
 from pumasi.core.frames import Frame
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.metrics import Reading
@@ -26,10 +27,10 @@ from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
 from pumasi.core.spec import Spec, run_name
-from pumasi.errors import SystemTrouble
+from pumasi.errors import PumasiError, SystemTrouble
 from pumasi.manager import Manager
-from pumasi.pools.gpus import list_gpus
-from pumasi.pools.local import LocalPool
+from pumasi.pools import open_pool
+from pumasi.pools.base import Request
 from pumasi.program import find_program
 from pumasi.recorder import Recorder, View
 from pumasi.store import RunRecord, Store, default_home
@@ -57,9 +58,15 @@ class Unwatched:
 def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | None:
     """Run it here and now. None: the user has left it running in the background."""
     program = _check(spec, store.home)
+    packed = _pack(spec)
     record = _new_record(store, spec, program.framework, detached=False)
+    session = Session(store, record, spec, program, view, terminal=terminal, packed=packed)
     try:
-        return Session(store, record, spec, program, view, terminal=terminal).run()
+        return session.run()
+    except PumasiError:
+        if not session.has_begun:
+            store.delete_run(record.id)
+        raise
     except KeyboardInterrupt:
         # It came before the manager could hear it, or after it had ended.
         if store.run(record.id).ended is None:
@@ -70,9 +77,11 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
 def preview(spec: Spec) -> dict[str, Any]:
     """What would be started, exactly; only the end of the id, GPUs, secrets, addresses and ports are chosen later, and
     nothing is held."""
+    from pumasi.pools.local import make_pool
+
     program = find_program(spec, os.environ)
     home = default_home(os.environ)
-    pool = _make_pool(spec, home)
+    pool = make_pool(spec, home)
     placement = plan(asyncio.run(pool.nodes()), spec.slots).placement
     nodes = chief_first(placement)
     run_id = f"{run_name(spec)}-xxxxx"
@@ -98,12 +107,21 @@ def preview(spec: Spec) -> dict[str, Any]:
 
 def _check(spec: Spec, home: Path) -> Program:
     """Whatever can't work, whoever waits, is told before anything is written or started."""
-    plan(_make_pool(spec, home).capacity(), spec.slots)
+    if spec.pool == "local":
+        from pumasi.pools.local import make_pool
+
+        plan(make_pool(spec, home).capacity(), spec.slots)
     return find_program(spec, os.environ)
 
 
-def _make_pool(spec: Spec, home: Path) -> LocalPool:
-    return LocalPool(spec, home, list_gpus(os.environ) if spec.gpu != "none" else ())
+def _pack(spec: Spec) -> bytes:
+    """The working folder, where it has to travel."""
+    if spec.pool == "local":
+        return b""
+    from pumasi.code import pack
+
+    script = script_of(spec.command)
+    return pack(Path(spec.workdir), [script] if script else []).packed
 
 
 def detach(store: Store, spec: Spec, *, lifeline: bool = False) -> tuple[RunRecord, subprocess.Popen[bytes]]:
@@ -141,17 +159,31 @@ def _await_manager(store: Store, run_id: str, process: subprocess.Popen[bytes]) 
 
 
 class Session:
+    """`packed` is the working folder, for a pool that is elsewhere; without it the run is one that goes on there, and
+    is adopted."""
+
     def __init__(
-        self, store: Store, record: RunRecord, spec: Spec, program: Program, view: View, *, terminal: bool
+        self,
+        store: Store,
+        record: RunRecord,
+        spec: Spec,
+        program: Program,
+        view: View,
+        *,
+        terminal: bool,
+        packed: bytes | None = None,
     ) -> None:
         self._store = store
         self._record = record
+        self._spec = spec
+        self._program = program
+        self._packed = packed
         self._terminal = terminal
         self._left = False
         self._interrupts = 0
         self._recorder = Recorder(store, record.id, view)
-        pool = _make_pool(spec, store.home)
-        self._manager = Manager(record.id, str(store.folder(record.id)), spec, program, pool, self._recorder)
+        self._wishes: list[bool] = []
+        self._manager: Manager | None = None
 
     def run(self, lifeline: int | None = None) -> Outcome | None:
         # Frames come by the million and never in cycles: to look for those costs a tenth of the pace.
@@ -167,17 +199,37 @@ class Session:
     async def _run(self, lifeline: int | None) -> Outcome:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        loop.add_signal_handler(signal.SIGTERM, self._manager.stop)
+        loop.add_signal_handler(signal.SIGTERM, self._stop)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
             loop.add_signal_handler(signal.SIGHUP, self._hang_up)
-        loop.add_signal_handler(signal.SIGUSR1, lambda: self._manager.stop(force=True))
+        loop.add_signal_handler(signal.SIGUSR1, lambda: self._stop(force=True))
         if lifeline is not None:
             loop.add_reader(lifeline, self._lose_lifeline, lifeline)
-        return await self._manager.run()
+        record, folder = self._record, self._store.folder(self._record.id)
+        fields = {name: value for name, value in record._asdict().items() if name not in ("id", "spec", "pid")}
+        request = Request(record.id, self._spec, self._program, self._store.home, fields, self._packed or b"")
+        async with open_pool(request, adopt=self._packed is None) as pool:
+            self._recorder.copy = pool.copy
+            manager = Manager(record.id, pool.folder(folder), self._spec, self._program, pool, self._recorder)
+            self._manager = manager
+            for force in self._wishes:
+                manager.stop(force=force)
+            return await manager.run()
+
+    @property
+    def has_begun(self) -> bool:
+        return self._manager is not None
+
+    def _stop(self, *, force: bool = False) -> None:
+        """A wish that comes before the manager is there is kept for it."""
+        if self._manager is not None:
+            self._manager.stop(force=force)
+        else:
+            self._wishes.append(force)
 
     def _lose_lifeline(self, fd: int) -> None:
         asyncio.get_running_loop().remove_reader(fd)
-        self._manager.stop()
+        self._stop()
 
     def _interrupt(self) -> None:
         """At a terminal the first Ctrl-C asks, the second stops, the third uses force; elsewhere there is no asking."""
@@ -188,7 +240,7 @@ class Session:
             return
         if self._terminal:
             self._expect_no_answer()
-        self._manager.stop()
+        self._stop()
 
     def _expect_no_answer(self) -> None:
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
@@ -202,7 +254,7 @@ class Session:
         self._recorder.view.ask("")
         self._interrupts = 0
         if answer.startswith(b"s"):
-            self._manager.stop()
+            self._stop()
         elif answer.startswith(b"l"):
             self._leave()
 
@@ -211,7 +263,7 @@ class Session:
         if self._terminal:
             self._go_dark()
         else:
-            self._manager.stop()
+            self._stop()
 
     def _leave(self) -> None:
         """Go on in a child, and end the process that the terminal waits for. The agents do not notice: their lifelines
@@ -248,7 +300,7 @@ def main(home: str, run_id: str, lifeline: str) -> int:
     record = store.run(run_id)
     spec = Spec.model_validate(record.spec)
     program = find_program(spec, os.environ)
-    session = Session(store, record, spec, program, Unwatched(), terminal=False)
+    session = Session(store, record, spec, program, Unwatched(), terminal=False, packed=_pack(spec))
     outcome = session.run(0 if lifeline == "lifeline" else None)
     return outcome.verdict.exit_code if outcome else 0
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pumasi.core.planner import Node
-from pumasi.kube.discovery import Holder, as_planner_nodes, asked_for, look, quantity, tolerates
+from pumasi.kube.discovery import Holder, amount, as_planner_nodes, asked_for, look, tolerates
 
 GPU = "nvidia.com/gpu"
 
@@ -115,7 +115,7 @@ def test_more_held_than_there_is_leaves_nothing_free() -> None:
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("8", 8), ("1k", 1000), ("2M", 2_000_000)])
 def test_quantities_of_whole_things(text: str, number: int) -> None:
-    assert quantity(text) == number
+    assert amount(text) == number
 
 
 def test_the_planner_gets_names_what_is_free_and_domains() -> None:

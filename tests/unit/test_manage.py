@@ -21,6 +21,7 @@ from pumasi.core.manage import (
     Finish,
     Kill,
     Launch,
+    Phase,
     Place,
     Placed,
     Policy,
@@ -29,6 +30,7 @@ from pumasi.core.manage import (
     RunState,
     Started,
     StopAsked,
+    TaskState,
     Tick,
     Waiting,
     Wake,
@@ -398,7 +400,7 @@ class TestStrayEvents:
 
 class TestAdoption:
     def test_a_new_manager_goes_on_with_the_gang_that_it_finds(self) -> None:
-        state = begin(Single(), Policy(restarts=3, timeout=100), running={"main": 2})
+        state = begin(Single(), Policy(restarts=3, timeout=100), [TaskState("main", 2, Phase.RUNNING, restarts=2)])
         state, actions = step(state, Begun(0))
         assert actions == (Wake(100),)
         assert state.summary == "running"

@@ -10,6 +10,7 @@ carries MPI's launch requests; and tells who failed first.
 
     agent.py CONFIG.json         be an agent (`-`: the configuration is the first line of standard input, and what
                                  follows is a lifeline: when it closes, the parent is dead)
+    agent.py pod                 be an agent in a pod: configuration and code are in the environment or in files
     agent.py rsh HOST COMMAND    mpirun's way to another node, instead of ssh
     agent.py rank COMMAND        stands between mpirun and one rank, so that its output and its end are known
 """
@@ -955,6 +956,8 @@ class Agent:
         for child in [*self.children.values(), *self.by_mpi.values()]:
             self.drain(child)
         self.output.say(event="over", outcome=result)
+        if self.config.get("testament"):
+            write_testament(self.config["testament"], result)
         self.output.pump()
         left, since = self.output.size, time.monotonic()
         while self.output.size:
@@ -1424,6 +1427,56 @@ def rank(command: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
+def write_testament(path: str, result: Message) -> None:
+    """Where Kubernetes looks for a container's last words: they outlive its log, but are cut at 4096 bytes."""
+    words = dict(result, tail=list(result.get("tail") or ()))
+    while len(json.dumps(words)) > PIECE and words["tail"]:
+        words["tail"].pop(0)
+    with contextlib.suppress(OSError):
+        write_file(path, json.dumps(words)[:PIECE])
+
+
+def pod() -> Message:
+    """What a pod was given, out of the way of the user's program: its environment is to be its own."""
+    import base64
+    import zlib
+
+    config = parse(zlib.decompress(base64.b64decode(os.environ.pop("PUMASI_BOOT_CONFIG"))))
+    config["secret"] = os.environ.pop("PUMASI_BOOT_SECRET", "")
+    config["address"] = os.environ.pop("PUMASI_BOOT_ADDRESS", "")
+    os.makedirs(config["cwd"], exist_ok=True)
+    for folder in [os.environ.get("HOME"), *(rank["env"].get("PUMASI_CHECKPOINT_DIR") for rank in config["ranks"])]:
+        with contextlib.suppress(OSError):
+            os.makedirs(folder or "/", exist_ok=True)
+    unpack(packed_code(), config["cwd"])
+    return config
+
+
+def packed_code() -> bytes:
+    """The user's files: in pieces in the environment, or, where they are too large for that, in files."""
+    import base64
+    import glob
+
+    pieces = sorted(name for name in os.environ if name.startswith("PUMASI_BOOT_CODE_"))
+    text = "".join(os.environ.pop(name) for name in pieces)
+    packed = base64.b64decode(text)
+    for path in sorted(glob.glob("/pumasi/code/*")):
+        with open(path, "rb") as file:
+            packed += file.read()
+    return packed
+
+
+def unpack(packed: bytes, folder: str) -> None:
+    import io
+    import tarfile
+
+    if packed:
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+            # The user's own files, packed by us; a filter is there to keep newer Pythons from warning.
+            options = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+            archive.extractall(folder, **options)  # type: ignore[arg-type]  # noqa: S202
+
+
 def mpi_variables() -> dict[str, str]:
     """mpirun tells its ranks who they are through these."""
     prefixes = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "OPAL_", "HYDRA_", "I_MPI_", "MPI_")
@@ -1436,6 +1489,8 @@ def main(argv: list[str]) -> int:
     if argv[0] == "rank":
         return rank(argv[1:])
     adopt_orphans()
+    if argv[0] == "pod":
+        return Agent(pod(), None).run()
     if argv[0] == "-":
         config, _, commands = read_config(0).partition(b"\n")
         return Agent(json.loads(config), 0, commands).run()

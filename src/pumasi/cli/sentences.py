@@ -19,15 +19,18 @@ _VERDICTS = {
 
 def plan_line(run: str, data: Mapping[str, Any]) -> str:
     """train-x7k2p · 4 slots on this machine · torch (train.py imports torch) · python 3.11 (.venv)"""
-    parts = [run, _where(data.get("placement") or {}, data.get("chief")), _framework(data), _gpus(data)]
+    parts = [run, _where(data), _framework(data), _gpus(data)]
     parts.append(_interpreter(str(data.get("python") or "")))
     return " · ".join(part for part in parts if part)
 
 
-def _where(placement: Mapping[str, int], chief: str | None) -> str:
+def _where(data: Mapping[str, Any]) -> str:
+    placement, chief = data.get("placement") or {}, data.get("chief")
     slots = count(sum(placement.values()), "slot")
+    if data.get("unplaced"):
+        return f"{slots}, wherever the cluster's scheduler puts them"
     if len(placement) < 2:
-        return f"{slots} on this machine"
+        return f"{slots} on {chief if data.get('on', 'local') != 'local' else 'this machine'}"
     shares = ", ".join(f"{share} on {node}" for node, share in placement.items())
     return f"{slots}: {shares}; the chief on {chief}" if chief else f"{slots}: {shares}"
 
@@ -67,6 +70,8 @@ def phase_line(kind: str, data: Mapping[str, Any]) -> str:
         return "running" if ranks == 1 else f"running: {ranks} processes"
     if kind == "restarting":
         return f"starting again (attempt {data['attempt'] + 1}): {data['reason']}"
+    if kind == "gap":
+        return f"{count(data['lines'], 'line')} of rank {data['rank']} were lost: the log went faster than it was read"
     if kind == "ending":
         return f"ending: {data['why']}" if data.get("why") else "ending"
     return ""

@@ -58,6 +58,8 @@ def _ending(facts: Mapping[str, Any], who: str, tail: Sequence[str]) -> Ending:
             return _signalled(str(facts["signal"]), who)
         case "unstartable":
             return Ending(Verdict.FAILED, f"{who} could not be started: {facts['error']}.", "Check the command.")
+        case "cluster":
+            return Ending(Verdict(facts["verdict"]), facts["reason"], facts["hint"])
         case "absent":
             missing = ", ".join(facts["nodes"])
             return Ending(Verdict.LOST, f"The gang was not whole in time: {missing} did not come.", _LATE_HINT)

@@ -9,8 +9,10 @@ bytes are what the store keeps as a run's log.
 
 from __future__ import annotations
 
+import json
 import re
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 STDOUT_LINE = b"|"
 STDERR_LINE = b":"
@@ -52,3 +54,22 @@ def parse_frames(chunk: bytes) -> list[Frame]:
     """All frames in a chunk of whole lines. In the path of every line that is printed, hence `tuple.__new__`."""
     new = tuple.__new__
     return [new(Frame, (int(r), int(s), int(ms), kind, text)) for r, s, ms, kind, text in _FRAME.findall(chunk)]
+
+
+def separate(chunk: bytes) -> Iterator[bytes | Mapping[str, Any]]:
+    """Frames and an agent's own words, in the order in which they came: a rank's last line before the news of its end.
+    `chunk` holds whole lines."""
+    if not (chunk.startswith(b"@") or b"\n@" in chunk):
+        yield chunk
+        return
+    frames: list[bytes] = []
+    for line in chunk.split(b"\n")[:-1]:
+        if not line.startswith(b"@"):
+            frames += (line, b"\n")
+            continue
+        if frames:
+            yield b"".join(frames)
+            frames.clear()
+        yield json.loads(line[1:])
+    if frames:
+        yield b"".join(frames)

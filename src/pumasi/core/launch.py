@@ -98,6 +98,7 @@ def _config(
         "address": attempt.addresses[node],
         "gang": f"{attempt.run}.{attempt.number}.{attempt.nonce}.{node}",
         "dir": f"{attempt.folder}/tmp/{attempt.number}-{node}",
+        "slots": attempt.placement[gang.table.nodes[node]],
         "seats": [rank.rank for rank in gang.table.on(node)],
         "ranks": [_rank(spec, program, attempt, gang, rank) for rank in ranks],
     }

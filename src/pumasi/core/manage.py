@@ -16,7 +16,7 @@ they can be tested by the thousand without a process, a clock or a wait. Three r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
@@ -25,7 +25,8 @@ from pumasi.core.flows import Flow
 from pumasi.core.outcome import Outcome, Verdict
 
 CONFIRM = 10.0
-"""Seconds beyond its grace in which a gang must be gone, and after a kill in which the pool must say that it is."""
+"""Seconds beyond its grace in which a gang must be gone, and after a kill in which the pool must say that it is; some
+pools need more."""
 FREE_RESTARTS = 100
 """How often a task starts again after what was nobody's failure: two runs that raced for the same room, say."""
 LONGEST_PAUSE = 30.0
@@ -39,6 +40,7 @@ class Policy(NamedTuple):
     start_timeout: float = 600.0
     grace: float = 15.0
     wait: bool = True
+    confirm: float = CONFIRM
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,13 @@ class Placed(TaskEvent):
 
 @dataclass(frozen=True)
 class Refused(TaskEvent):
+    """There is no room, or, for an attempt that was launched, was none after all: then nothing of it is left. Two that
+    were refused at the same time should not ask again at the same time: `patience` stretches the pause."""
+
     reason: str
     hopeless: bool = False  # there will never be room
     hint: str = ""
+    patience: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -226,10 +232,9 @@ Step = tuple[RunState, Actions]
 TaskStep = tuple[TaskState, Actions]
 
 
-def begin(flow: Flow, policy: Policy, running: Mapping[str, int] | None = None) -> RunState:
-    """`running` (task: attempt) is what a new manager finds and adopts; each earlier attempt counts as a restart."""
-    found = (running or {}).items()
-    return RunState(flow, policy, {name: TaskState(name, n, Phase.RUNNING, restarts=n) for name, n in found})
+def begin(flow: Flow, policy: Policy, found: Iterable[TaskState] = ()) -> RunState:
+    """`found` are the tasks that a new manager finds and adopts, in the phase that they are in."""
+    return RunState(flow, policy, {task.name: task for task in found})
 
 
 def step(state: RunState, event: Event) -> Step:
@@ -276,11 +281,17 @@ def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
             return launching, (Launch(task.name, task.attempt, event.placement),)
         case Refused() if task.phase is Phase.PLACING:
             return _wait_for_room(state.policy, task, event)
+        case Refused() if task.phase is Phase.LAUNCHING:
+            return _wait_for_room(state.policy, replace(task, attempt=task.attempt + 1), event)
+        case Refused() if task.phase in (Phase.ENDING, Phase.KILLING):
+            return task.ended(task.cause or Outcome(Verdict.FAILED, event.reason, event.hint)), ()
         case Started() if task.phase is Phase.LAUNCHING:
             return replace(task, phase=Phase.RUNNING, due=None), ()
         case Failing() if task.phase in _UP:
             cause = None if event.outcome.verdict is Verdict.DONE else event.outcome
-            return replace(task, phase=Phase.ENDING, due=event.at + state.policy.grace + CONFIRM, cause=cause), ()
+            return replace(
+                task, phase=Phase.ENDING, due=event.at + state.policy.grace + state.policy.confirm, cause=cause
+            ), ()
         case Ended() if task.phase not in _UNLAUNCHED | {Phase.ENDED}:
             return _restart_or_end(state, task, _outcome_of(task, event), event.at, event.spends_restart)
     return task, ()
@@ -289,7 +300,7 @@ def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
 def _wait_for_room(policy: Policy, task: TaskState, event: Refused) -> TaskStep:
     if event.hopeless or not policy.wait:
         return task.ended(Outcome(Verdict.FAILED, event.reason, event.hint)), ()
-    due = event.at + _pause(task.refusals)
+    due = event.at + _pause(task.refusals) * event.patience
     waiting = replace(task, phase=Phase.QUEUED, due=due, refusals=task.refusals + 1, waiting_for=event.reason)
     return waiting, () if event.reason == task.waiting_for else (Waiting(task.name, task.attempt, event.reason),)
 
@@ -328,7 +339,7 @@ def _advance(state: RunState, at: float) -> Step:
 
 def _advance_task(state: RunState, task: TaskState, at: float) -> TaskStep:
     if state.closing and state.forced and task.phase in _UP | {Phase.ENDING}:
-        return _kill(task, state.closing, "Asked to stop at once.", at)
+        return _kill(state.policy, task, state.closing, "Asked to stop at once.", at)
     if state.closing and task.phase in _UP:
         return _end(state.policy, task, state.closing, at)
     if task.due is None or at < task.due:
@@ -349,7 +360,7 @@ def _overdue(state: RunState, task: TaskState, at: float) -> TaskStep:
             return _end(policy, task, Outcome(Verdict.LOST, reason, "A longer --start-timeout gives it more time."), at)
         case Phase.ENDING:
             why = f"It had not ended when its grace of {policy.grace:g} s was over."
-            return _kill(task, Outcome(Verdict.LOST, why), why, at)
+            return _kill(policy, task, Outcome(Verdict.LOST, why), why, at)
     return replace(task.ended(task.cause), abandoned=True), (Abandon(task.name, task.attempt),)
 
 
@@ -359,13 +370,13 @@ def _ask_for_room(policy: Policy, task: TaskState, at: float) -> TaskStep:
 
 def _end(policy: Policy, task: TaskState, cause: Outcome, at: float) -> TaskStep:
     if policy.grace <= 0:
-        return _kill(task, cause, cause.reason, at)
+        return _kill(policy, task, cause, cause.reason, at)
     ending = replace(task, phase=Phase.ENDING, due=at + policy.grace, cause=cause)
     return ending, (End(task.name, task.attempt, policy.grace, cause.reason),)
 
 
-def _kill(task: TaskState, cause: Outcome, why: str, at: float) -> TaskStep:
-    killing = replace(task, phase=Phase.KILLING, due=at + CONFIRM, cause=task.cause or cause)
+def _kill(policy: Policy, task: TaskState, cause: Outcome, why: str, at: float) -> TaskStep:
+    killing = replace(task, phase=Phase.KILLING, due=at + policy.confirm, cause=task.cause or cause)
     return killing, (Kill(task.name, task.attempt, why),)
 
 

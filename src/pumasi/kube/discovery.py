@@ -7,13 +7,20 @@ beside them (sidecars).
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pumasi.core.planner import Node
 
 Object = Mapping[str, Any]
+MOST_SLOTS = 4096
+"""On a node from which nothing is asked."""
+_UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
+_UNITS |= {letter: 1000.0**power for power, letter in enumerate("kMGTPE", start=1)}
+_UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
+_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([num]|[kMGTPE]|[KMGTPE]i|)")
 _ENDED = ("Succeeded", "Failed")
 _REPELLING = ("NoSchedule", "NoExecute")
 
@@ -44,6 +51,16 @@ class NodeState(NamedTuple):
         return 0 if self.out else max(0, self.total - self.used)
 
 
+class Room(NamedTuple):
+    """`free` and `total` count slots; `out` says why nothing new can go there."""
+
+    name: str
+    free: int
+    total: int
+    out: str
+    domains: tuple[str, ...] = ()
+
+
 def look(
     nodes: Iterable[Object],
     pods: Iterable[Object],
@@ -56,7 +73,7 @@ def look(
     holders: dict[str, list[Holder]] = defaultdict(list)
     for pod in pods:
         where = pod["spec"].get("nodeName")
-        count = asked_for(pod, resource) if where and pod.get("status", {}).get("phase") not in _ENDED else 0
+        count = int(asked_for(pod, resource)) if where and pod.get("status", {}).get("phase") not in _ENDED else 0
         if count:
             holders[where].append(Holder(pod["metadata"]["namespace"], pod["metadata"]["name"], count))
     states = [_state(node, holders, resource, tolerations, selector or {}) for node in nodes]
@@ -72,7 +89,7 @@ def _state(
 ) -> NodeState:
     name = node["metadata"]["name"]
     labels = node["metadata"].get("labels", {})
-    total = quantity(node.get("status", {}).get("allocatable", {}).get(resource, "0"))
+    total = int(amount(node.get("status", {}).get("allocatable", {}).get(resource, "0")))
     held = tuple(sorted(holders.get(name, ())))
     return NodeState(name, total, held, why_out(node, tolerations, selector), labels)
 
@@ -102,10 +119,10 @@ def tolerates(toleration: Object, taint: Object) -> bool:
     return bool(toleration.get("key") == taint["key"] and toleration.get("value", "") == taint.get("value", ""))
 
 
-def asked_for(pod: Object, resource: str) -> int:
+def asked_for(pod: Object, resource: str) -> float:
     """The most that the pod holds at any moment of its life."""
     spec = pod["spec"]
-    beside = most_at_start = 0
+    beside = most_at_start = 0.0
     for container in spec.get("initContainers", ()):
         own = _limit(container, resource)
         if container.get("restartPolicy") == "Always":
@@ -114,19 +131,55 @@ def asked_for(pod: Object, resource: str) -> int:
         else:
             most_at_start = max(most_at_start, beside + own)
     together = beside + sum(_limit(container, resource) for container in spec["containers"])
-    return max(together, most_at_start) + quantity(spec.get("overhead", {}).get(resource, "0"))
+    return max(together, most_at_start) + amount(spec.get("overhead", {}).get(resource, "0"))
 
 
-def _limit(container: Object, resource: str) -> int:
-    """Extended resources can't be overcommitted: request and limit are one number, and either may stand alone."""
+def _limit(container: Object, resource: str) -> float:
+    """What it requests. Extended resources can't be overcommitted: a limit that stands alone is a request too."""
     resources = container.get("resources", {})
-    return quantity((resources.get("requests") or resources.get("limits") or {}).get(resource, "0"))
+    return amount((resources.get("requests") or resources.get("limits") or {}).get(resource, "0"))
 
 
-def quantity(text: str) -> int:
-    """Extended resources come in whole numbers; the API writes large ones as 1k."""
-    thousands = {"k": 10**3, "M": 10**6, "G": 10**9}
-    return int(text[:-1]) * thousands[text[-1]] if text[-1] in thousands else int(text)
+def amount(text: str) -> float:
+    """A quantity as the API writes it: 4, 500m, 16Gi, 1e3."""
+    found = _QUANTITY.fullmatch(text)
+    return float(found[1]) * _UNITS[found[2]] if found else 0.0
+
+
+def room(
+    nodes: Iterable[Object],
+    pods: Iterable[Object],
+    needs: Mapping[str, float],
+    *,
+    tolerations: Sequence[Object] = (),
+    selector: Mapping[str, str] | None = None,
+    avoid: Collection[str] = (),
+    topology: Sequence[str] = (),
+) -> list[Room]:
+    """How many slots fit on each node, when each of them `needs` so much of what; `topology` names labels, from narrow
+    to wide."""
+    held: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for pod in pods:
+        where = pod["spec"].get("nodeName")
+        if where and pod.get("status", {}).get("phase") not in _ENDED:
+            for resource in needs:
+                held[where][resource] += asked_for(pod, resource)
+    rooms = []
+    for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"])):
+        name, labels = node["metadata"]["name"], node["metadata"].get("labels", {})
+        has = node.get("status", {}).get("allocatable", {})
+        total = {resource: amount(has.get(resource, "0")) for resource in needs}
+        free = {resource: total[resource] - held[name][resource] for resource in needs}
+        out = why_out(node, tolerations, selector or {}) or ("it was lost a moment ago" if name in avoid else "")
+        domains = tuple(labels.get(label, "") for label in topology)
+        rooms.append(Room(name, 0 if out else _fit(free, needs), _fit(total, needs), out, domains))
+    return rooms
+
+
+def _fit(amounts: Mapping[str, float], needs: Mapping[str, float]) -> int:
+    """Quantities are decimal, so that 3 × 0.1 may be a hair more than 0.3: a millionth is forgiven."""
+    counts = [int(amounts[resource] / need + 1e-6) for resource, need in needs.items() if need]
+    return max(0, min(counts, default=MOST_SLOTS))
 
 
 def as_planner_nodes(states: Iterable[NodeState], topology: Sequence[str] = ()) -> list[Node]:

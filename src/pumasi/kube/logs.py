@@ -156,7 +156,7 @@ async def follow(
                 raise
             reading.useful |= isinstance(error, Unreachable) and error.silent
         waits = pauses() if reading.useful else waits
-        await _pause(next(waits), ended)
+        await _pause(next(waits), ended if not final else lambda: False)
 
 
 class _Reading:
@@ -194,10 +194,8 @@ def _may_pass(error: ClusterTrouble) -> bool:
     return "is not valid for pod" not in error.said and "a container name must be specified" not in error.said
 
 
-async def _pause(seconds: float, ended: Callable[[], bool]) -> None:
-    """Shorter when the end becomes known meanwhile."""
+async def _pause(seconds: float, unless: Callable[[], bool]) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    known = ended()
-    while (left := deadline - loop.time()) > 0 and ended() == known:
+    while (left := deadline - loop.time()) > 0 and not unless():
         await asyncio.sleep(min(left, _GLANCE))

@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from pumasi.core.manage import CONFIRM
 from pumasi.core.planner import Node
+
+if TYPE_CHECKING:
+    from pumasi.core.launch import Program
+    from pumasi.core.spec import Spec
+
+
+class Request(NamedTuple):
+    """A run that wants a pool. `fields` are those of its record so far; `packed` is the working folder as an archive,
+    for pools that are elsewhere."""
+
+    run: str
+    spec: Spec
+    program: Program
+    home: Path
+    fields: Mapping[str, Any]
+    packed: bytes = b""
 
 
 class Order(NamedTuple):
@@ -28,10 +46,49 @@ class Sink(Protocol):
         """An agent's own words: `running`, `exit` and `ending`."""
 
     def ended(self, order: Order, facts: Mapping[str, Any]) -> None:
-        """Nothing of this attempt is left anywhere. The last call for an order, and it always comes."""
+        """Nothing of this attempt is left anywhere. The last call for an order: it always comes, or `refused` does."""
+
+    def refused(self, order: Order, reason: str, hopeless: bool, hint: str) -> None:
+        """There was no room after all, and nothing of the attempt is left; `hopeless`: there will never be."""
+
+
+class Copy(Protocol):
+    """A second record of the run, kept by the pool where others see it."""
+
+    def update(self, fields: Mapping[str, Any]) -> None: ...
+
+    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None: ...
+
+
+class Found(NamedTuple):
+    """What another manager has left in the pool: the attempt that it was at, where, and in which state. Times are of
+    day."""
+
+    state: str
+    attempt: int
+    restarts: int
+    placement: Mapping[str, int]
+    created: float
+    started: float | None
 
 
 class Pool(ABC):
+    """`confirm` is how long it may take to be sure of the end of a gang, beyond its grace. A pool that `is_blind` does
+    not know its nodes: whoever runs them places the slots. The manager sets the three
+    callbacks: for what the user should know, for what ends the manager, and for a stop that came through the pool."""
+
+    confirm: float = CONFIRM
+    is_blind = False
+    copy: Copy | None = None
+    found: Found | None = None
+    tell: Callable[[str], None]
+    fail: Callable[[BaseException], None]
+    stop: Callable[[bool], None]
+
+    def folder(self, home: Path) -> str:
+        """Where the ranks find the run's folder, which is `home` on this machine."""
+        return str(home)
+
     @abstractmethod
     async def nodes(self) -> list[Node]:
         """The nodes and how many slots each has free now."""
@@ -51,6 +108,11 @@ class Pool(ABC):
     @abstractmethod
     async def launch(self, order: Order, sink: Sink) -> None: ...
 
+    def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
+        """Go on with what another manager has launched; `heard` is the last output that is known of each rank. Only
+        for a pool whose gangs outlive their manager."""
+        raise NotImplementedError
+
     @abstractmethod
     def end(self, task: str, attempt: int, grace: float) -> None:
         """Ask the gang to end; it uses force after `grace` seconds. 0: at once."""
@@ -58,3 +120,7 @@ class Pool(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Let go of everything; whatever still runs is ended by force."""
+
+    async def let_go(self) -> None:
+        """Leave what runs alone, where it can go on without a manager."""
+        await self.close()

@@ -16,20 +16,31 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from pumasi.agent import agent as agent_file
+from pumasi.core.frames import separate
 from pumasi.core.planner import Node
 from pumasi.core.spec import MOST_SLOTS, Spec
 from pumasi.errors import DoesNotFit
-from pumasi.pools.base import Order, Pool, Sink
-from pumasi.pools.gpus import Gpu
+from pumasi.pools.base import Order, Pool, Request, Sink
+from pumasi.pools.gpus import Gpu, list_gpus
 
 INSISTENCE = 3.0
 """Seconds that agents get to obey a kill, or to say their last words, before they are killed themselves."""
 _PIPE_SIZE = 1 << 20
+
+
+@contextlib.asynccontextmanager
+async def open_pool(request: Request, *, adopt: bool) -> AsyncIterator[Pool]:
+    """A gang dies with its manager here, so that there is never anything to adopt."""
+    yield make_pool(request.spec, request.home)
+
+
+def make_pool(spec: Spec, home: Path) -> LocalPool:
+    return LocalPool(spec, home, list_gpus(os.environ) if spec.gpu != "none" else ())
 
 
 class LocalPool(Pool):
@@ -273,28 +284,12 @@ class AgentProcess(asyncio.Protocol):
             self.rest += data
             return
         chunk, self.rest = self.rest + whole + newline, rest
-        if chunk.startswith(b"@") or b"\n@" in chunk:
-            self._part(chunk)
-        else:
-            self.gang.sink.frames(self.gang.order, chunk)
-
-    def _part(self, chunk: bytes) -> None:
-        """Keep the order: a rank's last words come before the news of its end."""
-        frames: list[bytes] = []
-        for line in _lines(chunk):
-            if not line.startswith(b"@"):
-                frames.append(line)
-                continue
-            self._pass(frames)
-            words = json.loads(line[1:])
-            self.said_over = self.said_over or words["event"] == "over"
-            self.gang.said(self.node, words)
-        self._pass(frames)
-
-    def _pass(self, frames: list[bytes]) -> None:
-        if frames:
-            self.gang.sink.frames(self.gang.order, b"".join(frames))
-            frames.clear()
+        for part in separate(chunk):
+            if isinstance(part, bytes):
+                self.gang.sink.frames(self.gang.order, part)
+            else:
+                self.said_over = self.said_over or part["event"] == "over"
+                self.gang.said(self.node, part)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gang.closed(self.node, self.said_over)
@@ -317,7 +312,3 @@ class AgentProcess(asyncio.Protocol):
                     pipe.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=INSISTENCE)
-
-
-def _lines(chunk: bytes) -> list[bytes]:
-    return [line + b"\n" for line in chunk.split(b"\n")[:-1]]

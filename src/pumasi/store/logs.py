@@ -70,6 +70,18 @@ def log_path(folder: Path, attempt: int) -> Path:
     return folder / f"{attempt}.log"
 
 
+def last_heard(path: Path) -> dict[int, int]:
+    """The number of the last frame of each rank."""
+    last: dict[int, int] = {}
+    if path.exists():
+        with path.open("rb") as log:
+            for line in log:
+                frame = parse_frame(line[:-1])
+                if frame is not None:
+                    last[frame.rank] = frame.seq
+    return last
+
+
 def read_frames(folder: Path, wanted: Wanted, tail: int | None) -> Iterator[Frame]:
     """The frames of all attempts, in order; of the last `tail` lines only, where that is given."""
     start = Position(0, 0) if tail is None else tail_start(folder, wanted, tail)

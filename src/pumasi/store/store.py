@@ -206,6 +206,13 @@ class Store:
         with translated(self.home):
             yield from read_frames(self._logs(run_id), Wanted(ranks, since_ms), tail)
 
+    def last_heard(self, run_id: str, attempt: int) -> dict[int, int]:
+        """The number of the last output that is known of each rank."""
+        from pumasi.store.logs import last_heard
+
+        with translated(self.home):
+            return last_heard(self.log_path(run_id, attempt))
+
     def follow_log(
         self, run_id: str, *, ranks: Collection[int] = (), since_ms: int | None = None, tail: int | None = None
     ) -> LogFollower:

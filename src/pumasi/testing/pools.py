@@ -43,6 +43,10 @@ class Witness:
         self._note("ended", facts)
         self.over.set()
 
+    def refused(self, order: Order, reason: str, hopeless: bool, hint: str) -> None:
+        self._note("refused", reason)
+        self.over.set()
+
     def _note(self, kind: str, what: Any) -> None:
         self.seen.append((kind, what))
         self.changed.set()

@@ -1,0 +1,301 @@
+"""A run's record in the cluster, and who may write it.
+
+One ConfigMap a run: what was asked for, how it stands, how it ended; its annotations are what a list of runs shows. The
+manager that steers the run has its name in it, and renews a beat. Every write carries the version that it was based on:
+a manager whose write is refused looks again, and when another's name stands there, it steps down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pumasi.errors import ClusterTrouble, Conflict, NotThere, RunBusy, Unreachable
+from pumasi.kube import manifests
+from pumasi.kube.api import Api
+from pumasi.kube.manifests import DOMAIN, KIND, Owner
+
+BEAT = 10.0
+STALE = 60.0
+"""Seconds after the last beat at which a run counts as unattended."""
+LONGEST = 30 * 86400.0
+"""Seconds that a run may go on without any manager, if it has no timeout of its own."""
+PATIENCE = 600.0
+MOST_EVENTS = 200
+_STATE = "state.json"
+_SPEC = "spec.json"
+_EVENTS = "events.json"
+_SHOWN = ("state", "framework", "slots", "command", "attempt", "created", "started", "ended", "exit_code", "detached")
+
+
+class Content(NamedTuple):
+    """What a record says. `state` has the fields of the store's own record."""
+
+    run: str
+    namespace: str
+    spec: dict[str, Any]
+    program: dict[str, Any]
+    code: dict[str, Any]
+    state: dict[str, Any]
+    events: list[tuple[float, str, dict[str, Any]]]
+    manager: str
+    beat: float
+    uid: str
+    version: str
+    stop: str
+
+
+def read(thing: Mapping[str, Any]) -> Content:
+    metadata, data = thing["metadata"], thing.get("data", {})
+    notes = metadata.get("annotations", {})
+    asked = json.loads(data.get(_SPEC, "{}"))
+    return Content(
+        run=metadata["name"],
+        namespace=metadata["namespace"],
+        spec=asked.get("spec", {}),
+        program=asked.get("program", {}),
+        code=asked.get("code", {}),
+        state=json.loads(data.get(_STATE, "{}")),
+        events=[(at, kind, told) for at, kind, told in json.loads(data.get(_EVENTS, "[]"))],
+        manager=notes.get(DOMAIN + "manager", ""),
+        beat=float(notes.get(DOMAIN + "beat", "0")),
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        stop=notes.get(DOMAIN + "stop", ""),
+    )
+
+
+class Row(NamedTuple):
+    """A run as a list shows it, out of the record's metadata alone."""
+
+    run: str
+    namespace: str
+    notes: dict[str, str]
+
+    def note(self, name: str) -> str:
+        return self.notes.get(DOMAIN + name, "")
+
+    def is_attended(self, now: float) -> bool:
+        return bool(self.note("ended")) or now - float(self.note("beat") or 0) < STALE
+
+
+async def list_rows(api: Api, namespace: str | None) -> list[Row]:
+    """The newest first; None: of all namespaces."""
+    where = f"/namespaces/{namespace}" if namespace else ""
+    things = await api.list(f"/api/v1{where}/configmaps", metadata_only=True, labelSelector=f"{KIND}=record")
+    rows = [
+        Row(each["metadata"]["name"], each["metadata"]["namespace"], each["metadata"].get("annotations", {}))
+        for each in things
+    ]
+    return sorted(rows, key=lambda row: float(row.note("created") or 0), reverse=True)
+
+
+def path_of(namespace: str, run: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/configmaps/{run}"
+
+
+def anchor_path(namespace: str, run: str = "") -> str:
+    return f"/apis/batch/v1/namespaces/{namespace}/jobs" + (f"/{run}" if run else "")
+
+
+class Record:
+    """The record while we steer the run. `dismissed` is called when we no longer do, with the reason; `stop` when
+    somebody asks for an end, with True where it should be at once."""
+
+    def __init__(self, api: Api, namespace: str, run: str, manager: str) -> None:
+        self.run = run
+        self.namespace = namespace
+        self.manager = manager
+        self.dismissed: Callable[[PumasiReason], None] = lambda _: None
+        self.stop: Callable[[bool], None] = lambda _: None
+        self._api = api
+        self._version = ""
+        self._kept = 0.0
+        self._fields: dict[str, Any] = {}
+        self._events: deque[tuple[float, str, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
+        self._dirty = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._deadline = 0.0
+        self._wish: tuple[float, float] | None = None
+        self._stop_heard = ""
+
+    # ---- making and taking it
+
+    async def create(self, asked: Mapping[str, Any], fields: Mapping[str, Any], deadline: float) -> None:
+        """With its anchor, which takes it away should nobody come back to it within `deadline` seconds."""
+        self._fields.update(fields)
+        job = manifests.anchor(self.run, int(deadline), 0)
+        try:
+            made = await self._api.create(anchor_path(self.namespace), job)
+        except Conflict:
+            raise RunBusy(f"The cluster has a run {self.run} already.", "Try again: ids are drawn by lot.") from None
+        self._started = self._api.now
+        self._deadline = self._started + deadline
+        owner = Owner("Job", self.run, made["metadata"]["uid"])
+        data = {_SPEC: json.dumps(asked), **self._data()}
+        thing = manifests.record(self.run, owner, self._notes(), data)
+        made = await self._api.create(f"/api/v1/namespaces/{self.namespace}/configmaps", thing)
+        self._remember(made)
+
+    async def claim(self) -> Content:
+        """Become its manager: whoever was it before steps down at its next write."""
+        job, thing = await asyncio.gather(
+            self._api.get(anchor_path(self.namespace, self.run)), self._api.get(path_of(self.namespace, self.run))
+        )
+        content = read(thing)
+        self._started = _seconds(job["metadata"]["creationTimestamp"])
+        self._deadline = self._started + job["spec"]["activeDeadlineSeconds"]
+        self._fields = dict(content.state)
+        self._events.extend(content.events)
+        self._remember(thing)
+        await self._write()
+        return content
+
+    @property
+    def has_ended(self) -> bool:
+        return self._fields.get("ended") is not None
+
+    @property
+    def owner(self) -> Owner:
+        return Owner("ConfigMap", self.run, self._uid)
+
+    # ---- keeping it
+
+    def update(self, fields: Mapping[str, Any]) -> None:
+        self._fields.update(fields)
+        self._dirty.set()
+
+    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
+        self._events.append((at, kind, dict(data)))
+        self._dirty.set()
+
+    def attend(self) -> None:
+        """Write what changes, show that we are there, and listen to what others ask for."""
+        self._tasks = [asyncio.ensure_future(self._keep()), asyncio.ensure_future(self._listen())]
+
+    async def _keep(self) -> None:
+        while True:
+            await _either(self._dirty, BEAT)
+            self._dirty.clear()
+            try:
+                await self._write()
+                await self._fulfil()
+            except Unreachable:
+                # The next beat says it all again; how long that may go on is for the watches to decide.
+                continue
+            except (ClusterTrouble, RunBusy) as error:
+                self.dismissed(error)
+                return
+
+    async def _write(self) -> None:
+        while True:
+            change = {
+                "metadata": {"resourceVersion": self._version, "annotations": self._notes()},
+                "data": self._data(),
+            }
+            try:
+                self._remember(await self._api.patch(path_of(self.namespace, self.run), change))
+                return
+            except Conflict:
+                self._look_again(await self._api.get(path_of(self.namespace, self.run)))
+
+    def _look_again(self, thing: Mapping[str, Any]) -> None:
+        content = read(thing)
+        if content.manager != self.manager:
+            raise RunBusy(
+                f"Another pumasi has taken over {self.run}.",
+                f"Watch it with `pumasi attach {self.run}`; this one leaves.",
+            )
+        self._remember(thing)
+
+    def _remember(self, thing: Mapping[str, Any]) -> None:
+        self._version = thing["metadata"]["resourceVersion"]
+        self._uid = thing["metadata"]["uid"]
+
+    async def _listen(self) -> None:
+        name = f"metadata.name={self.run}"
+        folder = f"/api/v1/namespaces/{self.namespace}/configmaps"
+        try:
+            async for kind, thing in self._api.watch(folder, patience=PATIENCE, fieldSelector=name):
+                if kind == "DELETED" or (kind == "SYNCED" and not self._version):
+                    self.dismissed(NotThere(f"{self.run} was deleted by somebody."))
+                    return
+                if kind in ("ADDED", "MODIFIED"):
+                    self._heed(read(thing))
+        except ClusterTrouble as trouble:
+            self.dismissed(trouble)
+
+    def _heed(self, content: Content) -> None:
+        if content.manager != self.manager:
+            self._dirty.set()  # our next write will find out
+        elif content.stop and content.stop != self._stop_heard:
+            self._stop_heard = content.stop
+            self.stop(content.stop == "now")
+
+    def _notes(self) -> dict[str, str]:
+        notes = {name.replace("_", "-"): self._fields.get(name) for name in _SHOWN}
+        shown = {DOMAIN + name: str(value) for name, value in notes.items() if value is not None}
+        return {**shown, DOMAIN + "manager": self.manager, DOMAIN + "beat": f"{self._api.now:.0f}"}
+
+    def _data(self) -> dict[str, str]:
+        return {_STATE: json.dumps(self._fields), _EVENTS: json.dumps(list(self._events))}
+
+    # ---- the anchor
+
+    def extend(self, seconds: float, keep: float = 0.0) -> None:
+        """The run may go on for so long without any manager, and stays for `keep` seconds after that. While it has not
+        started there is nothing worth keeping."""
+        self._wish = (seconds, keep)
+        self._dirty.set()
+
+    async def _fulfil(self) -> None:
+        """As long as we are there, at least half of the time is left; less often than that it costs nothing."""
+        if self._wish is None:
+            return
+        seconds, keep = self._wish
+        if self._deadline - self._api.now < seconds / 2 or keep != self._kept:
+            due = self._api.now + seconds
+            spec = {"activeDeadlineSeconds": int(due - self._started), "ttlSecondsAfterFinished": int(keep)}
+            await self._api.patch(anchor_path(self.namespace, self.run), {"spec": spec})
+            self._deadline, self._kept = due, keep
+
+    async def finish(self, keep: float) -> None:
+        """The last write; then the anchor counts as complete, and Kubernetes removes all of it in time."""
+        await self.leave()
+        with contextlib.suppress(ClusterTrouble, RunBusy):
+            await self._write()
+            spec = {"completions": 0, "ttlSecondsAfterFinished": int(keep)}
+            await self._api.patch(anchor_path(self.namespace, self.run), {"spec": spec})
+
+    async def remove(self) -> None:
+        """With everything that it owns."""
+        await self._api.delete(anchor_path(self.namespace, self.run))
+
+    async def leave(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
+
+
+async def _either(event: asyncio.Event, seconds: float) -> None:
+    """Until it is set, or the time is over. `asyncio.wait_for` may swallow a cancellation that comes just then."""
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((waiting,), timeout=seconds)
+    finally:
+        waiting.cancel()
+
+
+PumasiReason = ClusterTrouble | RunBusy
+
+
+def _seconds(text: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -1,0 +1,236 @@
+"""What a pod's object says about its gang. Pure: objects in, values out.
+
+Facts have the form of the agents' own (`core.endings` makes sentences of both); `cluster` is a cause that only
+Kubernetes knows of, and comes with its sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pumasi.kube.discovery import amount
+from pumasi.kube.manifests import INDEX
+
+Object = Mapping[str, Any]
+Facts = Mapping[str, Any]
+
+_BAD_IMAGE = frozenset(("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"))
+_HOPELESS_IMAGE = re.compile(r"not found|unauthorized|denied|invalid|forbidden|no such host|manifest unknown", re.I)
+_BAD_START = frozenset(("CreateContainerConfigError", "CreateContainerError", "RunContainerError"))
+_NO_PROGRAM = re.compile(r'exec: "([^"]+)": (?:executable file not found|stat .*no such file)')
+_TURNED_AWAY = re.compile(r"^(OutOf|NodeAffinity|UnexpectedAdmissionError|TopologyAffinityError|NodeShutdown)")
+_QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.+), used: (.+), limited: (.+)")
+_NEVER = re.compile(r'persistentvolumeclaim "[^"]+" not found|unbound immediate PersistentVolumeClaims', re.I)
+
+
+class Seen(NamedTuple):
+    """One pod of a gang, as the API shows it. `ended`: its container has, or never will start; `testament` is what the
+    agent left behind."""
+
+    number: int
+    name: str
+    node: str
+    started: bool
+    ended: bool
+    deleting: bool
+    code: int | None
+    oom: bool
+    disruption: str
+    testament: Facts | None
+
+
+class Refusal(NamedTuple):
+    """There is no room, which may change, or (`hopeless`) will not."""
+
+    reason: str
+    hopeless: bool = False
+    hint: str = ""
+
+
+def see(pod: Object) -> Seen:
+    status, metadata = pod.get("status", {}), pod["metadata"]
+    state = _state(pod)
+    terminated = state.get("terminated") or {}
+    return Seen(
+        number=int(metadata["labels"][INDEX]),
+        name=metadata["name"],
+        node=pod["spec"].get("nodeName", ""),
+        started=bool(terminated or state.get("running")),
+        ended=bool(terminated) or status.get("phase") in ("Succeeded", "Failed"),
+        deleting="deletionTimestamp" in metadata,
+        code=terminated.get("exitCode"),
+        oom=terminated.get("reason") == "OOMKilled",
+        disruption=_disruption(pod),
+        testament=_testament(terminated),
+    )
+
+
+def _state(pod: Object) -> Object:
+    """Of the container that is ours: sidecars of others may be there too."""
+    containers = pod.get("status", {}).get("containerStatuses") or ()
+    ours = [each for each in containers if each["name"] == pod["spec"]["containers"][0]["name"]]
+    state: Object = ours[0].get("state", {}) if ours else {}
+    return state
+
+
+def _testament(terminated: Object) -> Facts | None:
+    try:
+        words = json.loads(terminated.get("message") or "null")
+    except ValueError:
+        return None
+    return words if isinstance(words, dict) and "cause" in words else None
+
+
+def _disruption(pod: Object) -> str:
+    """Why the cluster took the pod away, in words; empty where it did not."""
+    status = pod.get("status", {})
+    if status.get("reason") == "Evicted":
+        return f"was evicted: {_plain(status.get('message', ''))}"
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            words = _DISRUPTIONS.get(condition.get("reason", ""), "was evicted")
+            return f"{words}: {_plain(condition.get('message', ''))}"
+    return "was lost with its node" if status.get("reason") == "NodeLost" else ""
+
+
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "was displaced by a pod of a higher priority",
+    "DeletionByTaintManager": "was lost: its node can't be reached, or sends its pods away",
+    "DeletionByPodGC": "was lost with its node",
+    "EvictionByEvictionAPI": "was evicted",
+    "TerminationByKubelet": "was ended by its node",
+}
+
+
+def refusal(pod: Object) -> Refusal | None:
+    """Why the pod got no place: from the scheduler, or from the node that it was sent to."""
+    status = pod.get("status", {})
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            said = _plain(condition.get("message", ""))
+            never = _NEVER.search(said) is not None
+            hint = "See that the volume claim exists and is bound: kubectl get pvc" if never else ""
+            return Refusal(f"The cluster's scheduler has no place for it: {said}.", never, hint)
+    if status.get("phase") == "Failed" and _TURNED_AWAY.search(status.get("reason", "")):
+        return Refusal(f"Node {pod['spec'].get('nodeName')} turned it away: {_plain(status.get('message', ''))}.")
+    return None
+
+
+def rejection(said: str) -> Refusal:
+    """What the API answered to a pod that it did not take."""
+    if quota := _QUOTA.search(said):
+        name, requested, _, limited = quota.groups()
+        beyond = _beyond(requested, limited)
+        hint = "Ask for less, or have the quota raised: kubectl describe quota" if beyond else ""
+        return Refusal(
+            f"The quota {name} does not allow it: requested {requested}, limited to {limited}.", beyond, hint
+        )
+    hint = "An administrator of the namespace can allow it; --as-image-user and --set change what is asked for."
+    return Refusal(f"The cluster does not take the pods: {_plain(said)}.", True, hint)
+
+
+def _beyond(requested: str, limited: str) -> bool:
+    """Whether it would not fit even if nobody else used anything."""
+    limits = dict(part.split("=", 1) for part in limited.split(","))
+    asked = dict(part.split("=", 1) for part in requested.split(","))
+    return any(amount(asked[name]) > amount(limits[name]) for name in asked if name in limits)
+
+
+def stuck(pod: Object, pulls: int) -> Facts | None:
+    """Why the container will never start; `pulls` counts how often its image could not be pulled so far."""
+    waiting = _state(pod).get("waiting") or {}
+    reason, said = waiting.get("reason", ""), _plain(waiting.get("message", ""))
+    image = pod["spec"]["containers"][0]["image"]
+    if reason in _BAD_IMAGE and (pulls > 1 or _HOPELESS_IMAGE.search(said) or reason == "InvalidImageName"):
+        hint = "Check its name, that the cluster reaches its registry, and pull secret (--set spec.imagePullSecrets…)."
+        return _told("failed", f"The image {image} can't be pulled: {said}.", hint, pod)
+    if reason in _BAD_START:
+        hint = "--as-image-user runs it as the image's own user." if "runAsNonRoot" in said else ""
+        return _told("failed", f"The container can't be started: {said}.", hint, pod)
+    return None
+
+
+def broken_start(pod: Object) -> Facts | None:
+    """A container that ended before the agent was there."""
+    terminated = _state(pod).get("terminated") or {}
+    if terminated.get("reason") not in ("StartError", "ContainerCannotRun"):
+        return None
+    said = _plain(terminated.get("message", ""))
+    image = pod["spec"]["containers"][0]["image"]
+    missing = _NO_PROGRAM.search(said)
+    if missing:
+        hint = "--image names one that has it (python:3.12-slim has), --python the place of it in the image."
+        return _told("failed", f"The image {image} has no {missing[1]}.", hint, pod)
+    return _told("failed", f"The container can't be started: {said}.", "", pod)
+
+
+def verdict_on(pods: Sequence[Seen], told: Facts | None, asked: bool) -> Facts:
+    """How the gang ended, once all its pods have. `told` are the chief's own words, if they came; `asked` says that we
+    had asked for the end. What the cluster did to a pod comes first: whatever the agents tell is an echo of that."""
+    chief = next((pod for pod in pods if pod.number == 0), None)
+    told = told or (chief.testament if chief else None)
+    if told is not None and told["cause"] == "done":
+        return told
+    disrupted = [pod for pod in pods if pod.disruption]
+    if asked and not (told and told["cause"] not in ("stopped", "silent")):
+        return {"cause": "stopped"}
+    if disrupted:
+        return _lost(disrupted[0], disrupted[0].disruption)
+    full = [pod for pod in pods if pod.oom]
+    if full:
+        return {"cause": "oom", "node": full[0].number, **_rank_of(told)}
+    if told is not None and told["cause"] in ("silent", "hub lost", "stopped"):
+        return _why_silent(pods, told)
+    return told or _unexplained(pods)
+
+
+def _rank_of(told: Facts | None) -> dict[str, Any]:
+    return {key: told[key] for key in ("rank", "tail") if told and told.get(key) is not None}
+
+
+def _why_silent(pods: Sequence[Seen], told: Facts) -> Facts:
+    """A member that fell silent: killed, deleted by somebody, or gone with its node."""
+    away = [pod for pod in pods if not pod.ended]
+    if away:
+        return _lost(away[0], "was lost: its node does not answer")
+    deleted = [pod for pod in pods if pod.deleting]
+    if deleted:
+        return _lost(deleted[0], "was deleted by somebody")
+    if told["cause"] == "stopped":
+        return {**told, "cause": "agent died", "tail": ()}
+    return told
+
+
+def _unexplained(pods: Sequence[Seen]) -> Facts:
+    """The chief said nothing."""
+    away = [pod for pod in pods if not pod.ended]
+    if away:
+        return _lost(away[0], "was lost: its node does not answer")
+    deleted = [pod for pod in pods if pod.deleting]
+    if deleted:
+        return _lost(deleted[0], "was deleted by somebody")
+    chief = next((pod for pod in pods if pod.number == 0), None)
+    return {"cause": "agent died", "node": 0, "code": chief.code if chief else None}
+
+
+def _lost(pod: Seen, how: str) -> Facts:
+    """Nobody's failure: it costs no restart."""
+    reason = f"{_which(pod)} {how}".rstrip(" .:") + "."
+    return {"cause": "cluster", "verdict": "lost", "reason": reason, "hint": "", "node": pod.number, "spends": False}
+
+
+def _which(pod: Seen) -> str:
+    return f"The pod on {pod.node}" if pod.node else f"The pod {pod.name}"
+
+
+def _told(verdict: str, reason: str, hint: str, pod: Object) -> Facts:
+    index = int(pod["metadata"]["labels"][INDEX])
+    return {"cause": "cluster", "verdict": verdict, "reason": reason, "hint": hint, "node": index}
+
+
+def _plain(text: str) -> str:
+    """On one line, and without the full stop that our own sentences have."""
+    return " ".join(text.split()).rstrip(".")

@@ -1,0 +1,263 @@
+"""A Kubernetes cluster as a pool. Nothing is installed there: a run is made of plain objects (see `kube.manifests`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pumasi.agent import agent as agent_file
+from pumasi.core.kubewords import toleration
+from pumasi.core.planner import Node
+from pumasi.errors import Conflict, Forbidden, NotThere, PumasiError
+from pumasi.kube import manifests
+from pumasi.kube.api import Api
+from pumasi.kube.config import connect
+from pumasi.kube.discovery import Room, room
+from pumasi.kube.manifests import CodeObjects
+from pumasi.kube.record import LONGEST, Content, Record
+from pumasi.pools.base import Found, Order, Pool, Request, Sink
+from pumasi.pools.pods import MARGIN, PodGang
+
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
+
+BLIND = (
+    "You may not list the nodes and pods of this cluster: its own scheduler places the slots, one a pod, "
+    "and all of them start or none."
+)
+
+
+@contextlib.asynccontextmanager
+async def open_pool(request: Request, *, adopt: bool) -> AsyncIterator[Pool]:
+    """Makes the run's record in the cluster, or takes it over; and closes it when the run has ended."""
+    spec = request.spec
+    connection = connect(spec.context, os.environ)
+    async with Api(connection) as api:
+        record = Record(api, spec.namespace or connection.namespace, request.run, _manager_name())
+        pool = await (_take_over(api, request, record) if adopt else _make(api, request, record))
+        record.attend()
+        try:
+            yield pool
+        finally:
+            await (record.finish(spec.keep) if record.has_ended else record.leave())
+
+
+def _manager_name() -> str:
+    return f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+
+
+async def _make(api: Api, request: Request, record: Record) -> KubernetesPool:
+    spec, program = request.spec, request.program
+    code = manifests.code_objects(request.run, request.packed)
+    asked = {
+        "spec": spec.model_dump(mode="json"),
+        "program": program._replace(files={})._asdict(),
+        "code": code._asdict(),
+    }
+    shown = {"slots": spec.slots, "command": " ".join(spec.command)[:200]}
+    try:
+        await record.create(asked, {**request.fields, **shown}, spec.start_timeout + spec.grace)
+    except BaseException:
+        with contextlib.suppress(PumasiError):
+            await record.remove()
+        raise
+    pool = KubernetesPool(api, spec, program.framework, record, code)
+    pool.upload(request.packed)
+    return pool
+
+
+async def _take_over(api: Api, request: Request, record: Record) -> KubernetesPool:
+    content = await record.claim()
+    code = CodeObjects(**content.code)
+    pool = KubernetesPool(api, request.spec, request.program.framework, record, code)
+    pool.found = _found(content)
+    return pool
+
+
+def _found(content: Content) -> Found:
+    state = content.state
+    return Found(
+        state=state["state"],
+        attempt=state.get("attempt", 0),
+        restarts=sum(bool(told.get("spends", True)) for _, kind, told in content.events if kind == "restarting"),
+        placement=state.get("placement", {}),
+        created=state["created"],
+        started=state.get("started"),
+    )
+
+
+class KubernetesPool(Pool):
+    """For one run, whose record owns what is made here."""
+
+    def __init__(self, api: Api, spec: Spec, framework: str, record: Record, code: CodeObjects) -> None:
+        self._api = api
+        self._namespace = record.namespace
+        self._spec = spec
+        self._framework = framework
+        self._code = code
+        self._record = record
+        self._run = record.run
+        self._rooms: list[Room] = []
+        self._lost_nodes: set[str] = set()
+        self._gangs: dict[tuple[str, int], PodGang] = {}
+        self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._uploads: list[asyncio.Future[Any]] = []
+        self._has_star = False
+        self.copy = record
+        self.confirm = spec.silence + 2 * MARGIN
+
+        record.stop = lambda force: self.stop(force)
+        record.dismissed = self._be_dismissed
+
+    def _be_dismissed(self, why: PumasiError) -> None:
+        if isinstance(why, NotThere):
+            self.tell(why.message)
+            self.stop(True)
+        else:
+            self.fail(why)
+
+    def folder(self, home: Path) -> str:
+        return manifests.folder_of(self._spec, self._run)
+
+    def _path(self, kind: str) -> str:
+        return f"/api/v1/namespaces/{self._namespace}/{kind}"
+
+    # ---- where there is room
+
+    async def nodes(self) -> list[Node]:
+        spec = self._spec
+        self._record.extend(spec.start_timeout + spec.grace + self.confirm)
+        if not self.is_blind:
+            try:
+                self._rooms = await self._look()
+            except Forbidden:
+                self.is_blind = True
+                self.tell(BLIND)
+        if self.is_blind:
+            return self.capacity()
+        return [Node(each.name, each.free, each.domains) for each in self._rooms]
+
+    async def _look(self) -> list[Room]:
+        nodes, pods = await asyncio.gather(
+            self._api.list("/api/v1/nodes"),
+            self._api.list("/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed"),
+        )
+        spec = self._spec
+        return room(
+            nodes,
+            pods,
+            manifests.needs_of(spec),
+            tolerations=[toleration(text) for text in spec.tolerations],
+            selector=spec.node_selector,
+            avoid=self._lost_nodes,
+            topology=spec.topology,
+        )
+
+    def capacity(self) -> list[Node]:
+        if self.is_blind:
+            return [Node(f"pod-{number}", 1) for number in range(self._spec.slots)]
+        return [Node(each.name, each.total, each.domains) for each in self._rooms]
+
+    def addresses(self, nodes: Sequence[str]) -> Sequence[str]:
+        """Each agent learns its own where it runs."""
+        return [""] * len(nodes)
+
+    async def reserve(self, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
+        """The scheduler has the last word: nothing can be held before. A container numbers its GPUs from 0."""
+        if self._spec.gpu != "required":
+            return {}
+        return {node: [str(number) for number in range(share)] for node, share in placement.items()}
+
+    # ---- gangs
+
+    async def launch(self, order: Order, sink: Sink) -> None:
+        gang = PodGang(self._api, self._namespace, self._run, order, sink, self._whole)
+        gang.away = self.tell
+        self._start(gang, await self._make_pods(order))
+
+    def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
+        gang = PodGang(self._api, self._namespace, self._run, order, sink, self._whole)
+        gang.away = self.tell
+        self._start(gang, (), heard)
+
+    def _whole(self) -> None:
+        """From now on it goes on without us, as long as it may."""
+        spec = self._spec
+        limit = LONGEST if spec.timeout is None else spec.timeout + spec.grace + self.confirm
+        self._record.extend(limit, spec.keep)
+
+    def _start(self, gang: PodGang, pods: Sequence[Mapping[str, Any]], heard: Mapping[int, int] = {}) -> None:
+        key = (gang.order.task, gang.order.attempt)
+        self._gangs[key] = gang
+        task = self._tasks[key] = asyncio.ensure_future(gang.run(pods, heard))
+        task.add_done_callback(lambda _: self._forget(key))
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        gang, task = self._gangs.pop(key), self._tasks.pop(key)
+        self._lost_nodes = gang.lost_nodes
+        if not task.cancelled() and (error := task.exception()):
+            self.fail(error)
+
+    async def _make_pods(self, order: Order) -> list[manifests.Object]:
+        """With what they need: the code once a run, the star's Service once an attempt."""
+        gang = self._describe(order)
+        if len(order.configs) > 1:
+            service, _ = await asyncio.gather(
+                self._api.create(self._path("services"), manifests.service(gang)), self._make_secret()
+            )
+            gang = gang._replace(hub=service["spec"]["clusterIP"])
+        await asyncio.gather(*self._uploads)
+        return [
+            manifests.pod(self._spec, gang, index, order.nodes[index], manifests.agent_config(config, gang, index))
+            for index, config in enumerate(order.configs)
+        ]
+
+    def _describe(self, order: Order) -> manifests.Gang:
+        return manifests.Gang(
+            run=self._run,
+            task=order.task,
+            attempt=order.attempt,
+            owner=self._record.owner,
+            hub="",
+            pinned=not self.is_blind,
+            framework=self._framework,
+            code=self._code,
+        )
+
+    def upload(self, packed: bytes) -> None:
+        """The agent and the user's code, beside whatever else has to be done before the pods can start."""
+        agent = Path(agent_file.__file__).read_text(encoding="utf-8")
+        things = manifests.code(self._run, self._record.owner, agent, packed)
+        self._uploads = [asyncio.ensure_future(self._api.create(self._path("configmaps"), thing)) for thing in things]
+
+    async def _make_secret(self) -> None:
+        """Once a run; of a manager before us it may be there already."""
+        if not self._has_star:
+            with contextlib.suppress(Conflict):
+                thing = manifests.secret(self._run, self._record.owner, secrets.token_hex(32))
+                await self._api.create(self._path("secrets"), thing)
+            self._has_star = True
+
+    def end(self, task: str, attempt: int, grace: float) -> None:
+        gang = self._gangs.get((task, attempt))
+        if gang is not None:
+            gang.end(grace)
+
+    async def close(self) -> None:
+        for gang in self._gangs.values():
+            gang.end(0)
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=self.confirm)
+        await self.let_go()
+
+    async def let_go(self) -> None:
+        for task in list(self._tasks.values()):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task

@@ -1,0 +1,275 @@
+"""One attempt of a task as pods: created all together, watched, read, and gone when it is said that they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pumasi.core.frames import separate
+from pumasi.errors import ClusterTrouble, Conflict, Forbidden, Rejected
+from pumasi.kube import manifests, sight
+from pumasi.kube.api import Api
+from pumasi.kube.logs import Sieve, follow
+from pumasi.pools.base import Order, Sink
+
+PATIENCE = 600.0
+"""Seconds without the API server after which a manager gives up; the gang goes on without it."""
+AT_ONCE = 20
+"""Pods that are created at the same time."""
+DRAIN = 20.0
+"""Seconds that the last lines of a container that has ended may take to arrive."""
+MARGIN = 15.0
+"""Seconds that an agent needs, beyond what it waits for, to end its ranks by force."""
+_CAUSED_BY_SILENCE = frozenset(("silent", "hub lost"))
+
+
+class PodGang:
+    """`whole` is called when all its ranks run; `away` with a sentence when the API server can't be reached."""
+
+    def __init__(self, api: Api, namespace: str, run: str, order: Order, sink: Sink, whole: Callable[[], None]) -> None:
+        self._api = api
+        self._folder = f"/api/v1/namespaces/{namespace}/pods"
+        self._namespace = namespace
+        self._selector = manifests.of_attempt(run, order.task, order.attempt)
+        self._whole = whole
+        self._changed = asyncio.Event()
+        self._synced = asyncio.Event()
+        self._objects: dict[str, Mapping[str, Any]] = {}
+        self._gone: set[str] = set()
+        self._pulls: dict[str, int] = {}
+        self._sieves: dict[str, Sieve] = {}
+        self._readers: dict[str, asyncio.Task[None]] = {}
+        self._strange: list[str] = []
+        self._told: Mapping[str, Any] | None = None
+        self._refusal: sight.Refusal | None = None
+        self._failure: Mapping[str, Any] | None = None
+        self._asked = False
+        self._deadline: float | None = None
+        self._expected = len(order.configs)
+        self._names = [manifests.pod_name(run, order.task, order.attempt, n) for n in range(self._expected)]
+        self.order = order
+        self.sink = sink
+        self.silence = float(order.configs[0]["silence"])
+        self.grace = float(order.configs[0]["grace"])
+        self.lost_nodes: set[str] = set()
+        self.over = False
+        self.away: Callable[[str], None] = lambda _: None
+
+    # ---- from beginning to end
+
+    async def run(self, pods: Sequence[Mapping[str, Any]], heard: Mapping[int, int] = {}) -> None:
+        """Create `pods` (none: they are there already, and `heard` says how much of their output is known) and stay
+        until the attempt is over."""
+        self._heard = heard
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            await self._created(pods, watching)
+            while not self._is_over():
+                await self._wait_for_news(watching)
+                await self._judge()
+            await self._finish_reading()
+        finally:
+            for task in (watching, *self._readers.values()):
+                task.cancel()
+        self._report()
+
+    async def _created(self, pods: Sequence[Mapping[str, Any]], watching: asyncio.Future[None]) -> None:
+        """The watch comes first: nothing that happens to a pod is missed. The first refusal takes all of them back."""
+        synced = asyncio.ensure_future(self._synced.wait())
+        await asyncio.wait((synced, watching), return_when=asyncio.FIRST_COMPLETED)
+        synced.cancel()
+        if watching.done():
+            watching.result()
+        if not pods:
+            self._gone |= set(self._names) - set(self._objects)
+            return
+        gate = asyncio.Semaphore(AT_ONCE)
+        answers = await asyncio.gather(*(self._create(pod, gate) for pod in pods), return_exceptions=True)
+        for error in answers:
+            if isinstance(error, (Forbidden, Rejected)):
+                self._refusal = self._refusal or sight.rejection(error.said)
+            elif isinstance(error, BaseException):
+                self._failure = self._failure or _trouble(error)
+        self._gone |= {name for name, answer in zip(self._names, answers, strict=True) if answer is not None}
+        if self._refusal or self._failure:
+            await self._take_down(1)
+
+    async def _create(self, pod: Mapping[str, Any], gate: asyncio.Semaphore) -> None:
+        async with gate:
+            if self._refusal or self._failure or self._asked:
+                raise ClusterTrouble("Not created, since the gang can't be whole.")
+            try:
+                await self._api.create(self._folder, pod)
+            except Conflict:
+                pass  # The answer to a first try was lost: names are ours alone.
+            except (Forbidden, Rejected) as error:
+                self._refusal = self._refusal or sight.rejection(error.said)
+                raise
+
+    async def _watch(self) -> None:
+        changes = self._api.watch(self._folder, patience=PATIENCE, away=self.away, labelSelector=self._selector)
+        async for kind, pod in changes:
+            if kind == "SYNCED":
+                self._synced.set()
+            else:
+                self._heed(kind, pod)
+            self._changed.set()
+
+    def _heed(self, kind: str, pod: Mapping[str, Any]) -> None:
+        name = pod["metadata"]["name"]
+        before = self._objects.get(name)
+        self._objects[name] = pod
+        if kind == "DELETED":
+            self._gone.add(name)
+        if _is_pull_failure(pod) and not (before and _is_pull_failure(before)):
+            self._pulls[name] = self._pulls.get(name, 0) + 1
+        if sight.see(pod).started and name not in self._readers:
+            self._readers[name] = asyncio.ensure_future(self._read(name))
+
+    async def _wait_for_news(self, watching: asyncio.Future[None]) -> None:
+        """Until something has changed, or the deadline; trouble of the watch is the manager's to handle."""
+        loop = asyncio.get_running_loop()
+        timeout = None if self._deadline is None else max(0.0, self._deadline - loop.time())
+        news = asyncio.ensure_future(self._changed.wait())
+        await asyncio.wait((news, watching), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        news.cancel()
+        self._changed.clear()
+        if watching.done():
+            watching.result()
+
+    # ---- what is to be done about what is seen
+
+    @property
+    def _seen(self) -> list[sight.Seen]:
+        return sorted(sight.see(pod) for pod in self._objects.values())
+
+    def _is_over(self) -> bool:
+        """A refused gang must be gone altogether: what is being deleted still counts against others."""
+        if self._refusal or self._failure:
+            return self._gone.issuperset(self._names)
+        ended = {pod.name for pod in self._seen if pod.ended}
+        return (self._gone | ended).issuperset(self._names)
+
+    async def _judge(self) -> None:
+        if not (self._refusal or self._failure or self._asked):
+            self._look_for_trouble()
+            if self._refusal or self._failure:
+                await self._take_down(1)
+        if self._deadline is None and self._shows_an_end():
+            self._set_deadline()
+        elif self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline:
+            await self._force()
+
+    def _look_for_trouble(self) -> None:
+        for name, pod in self._objects.items():
+            if name in self._gone:
+                continue
+            self._refusal = self._refusal or sight.refusal(pod)
+            stuck = sight.stuck(pod, self._pulls.get(name, 0)) or sight.broken_start(pod)
+            self._failure = self._failure or stuck
+
+    def _shows_an_end(self) -> bool:
+        return bool(self._told or self._gone or any(pod.ended or pod.deleting for pod in self._seen))
+
+    def _set_deadline(self) -> None:
+        """After this nothing of the gang lives anywhere, even on a node that nobody can reach: an agent that is cut off
+        ends its ranks by itself. Whoever was silent has been so for long already."""
+        silent = self._told is not None and self._told["cause"] in _CAUSED_BY_SILENCE
+        wait = (0.0 if silent else self.silence) + min(self.grace, 5.0) + MARGIN
+        if self._asked:
+            wait += self.grace
+        self._deadline = asyncio.get_running_loop().time() + wait
+
+    async def _take_down(self, grace: int) -> None:
+        self._set_deadline()
+        await self._delete(grace)
+
+    async def _delete(self, grace: int) -> None:
+        try:
+            await self._api.delete_all(self._folder, grace=grace, labelSelector=self._selector)
+        except ClusterTrouble as trouble:
+            self.away(trouble.message)
+
+    async def _force(self) -> None:
+        """The API lists them still, but nobody is there to end them."""
+        left = [pod for pod in self._seen if not pod.ended and pod.name not in self._gone]
+        self.lost_nodes |= {pod.node for pod in left if pod.node}
+        for pod in left:
+            await self._api.delete(f"{self._folder}/{pod.name}", grace=0)
+        self._gone |= {pod.name for pod in left}
+        self._deadline = None
+
+    def end(self, grace: float) -> None:
+        """Deleting a pod is the only way to reach its agent from here. Pods that have ended are kept for their logs."""
+        if self.over:
+            return
+        self._asked = True
+        self._set_deadline()
+        self._changed.set()
+        seconds = max(1, int(grace) + (12 if grace > 0 else 0))
+        self._ending = asyncio.ensure_future(self._delete(seconds))
+
+    # ---- what the gang says
+
+    async def _read(self, name: str) -> None:
+        """Until its container has ended and all of its log has come."""
+        index = self._names.index(name)
+        own = {rank["rank"] for rank in self.order.configs[index]["ranks"]}
+        sieve = self._sieves[name] = Sieve({rank: seq for rank, seq in self._heard.items() if rank in own})
+        with contextlib.suppress(ClusterTrouble):
+            await follow(
+                self._api,
+                self._namespace,
+                name,
+                sieve,
+                lambda: self._has_ended(name),
+                lambda chunk: self._hear(index, chunk),
+                self._strange.append,
+            )
+
+    def _has_ended(self, name: str) -> bool:
+        return name in self._gone or sight.see(self._objects[name]).ended
+
+    def _hear(self, index: int, chunk: bytes) -> None:
+        for part in separate(chunk):
+            if isinstance(part, bytes):
+                self.sink.frames(self.order, part)
+            elif part["event"] == "over":
+                if index == 0 or self._told is None:
+                    self._told = part["outcome"]
+                    self._changed.set()
+            elif part["event"] != "listening":
+                if part["event"] == "running":
+                    self._whole()
+                self.sink.said(self.order, part)
+
+    async def _finish_reading(self) -> None:
+        readers = [task for name, task in self._readers.items() if not task.done()]
+        if readers:
+            await asyncio.wait(readers, timeout=DRAIN)
+
+    def _report(self) -> None:
+        self.over = True
+        for sieve in self._sieves.values():
+            for rank, lines in sieve.missing.items():
+                self.sink.said(self.order, {"event": "gap", "rank": rank, "lines": lines})
+        if self._failure is None and self._refusal is not None:
+            self.sink.refused(self.order, self._refusal.reason, self._refusal.hopeless, self._refusal.hint)
+            return
+        facts = self._failure or sight.verdict_on(self._seen, self._told, self._asked)
+        if facts["cause"] == "agent died":
+            facts = {**facts, "tail": self._strange[-20:]}
+        self.sink.ended(self.order, facts)
+
+
+def _is_pull_failure(pod: Mapping[str, Any]) -> bool:
+    statuses = pod.get("status", {}).get("containerStatuses") or ()
+    return any((each.get("state", {}).get("waiting") or {}).get("reason") == "ErrImagePull" for each in statuses)
+
+
+def _trouble(error: BaseException) -> Mapping[str, Any]:
+    if not isinstance(error, ClusterTrouble):
+        raise error
+    return {"cause": "cluster", "verdict": "failed", "reason": error.message, "hint": error.hint}
