@@ -263,7 +263,7 @@ class Manager:
         """Two that raced for the same room both lose it: the dice decide who asks again first."""
         patience = random.uniform(0.5, 1.5)
         now = time.monotonic()
-        self._post(manage.Refused(now, order.task, order.attempt, reason, hopeless, hint, patience))
+        self._post(manage.TurnedAway(now, order.task, order.attempt, reason, hopeless, hint, patience))
 
     def _outcome(self, order: Order, facts: Mapping[str, Any]) -> Outcome:
         return outcome_of(facts, order.nodes, len(self._gangs[order.attempt].table.ranks))

@@ -32,6 +32,7 @@ from pumasi.core.manage import (
     StopAsked,
     TaskState,
     Tick,
+    TurnedAway,
     Waiting,
     Wake,
     begin,
@@ -396,6 +397,43 @@ class TestStrayEvents:
         story = Story(Policy(start_timeout=600)).launched()
         _, actions = step(story.state, Tick(599.9))
         assert actions == (Wake(600),)
+
+
+class TestTurnedAway:
+    """The pool said that there was room, and then there was none: somebody else was faster."""
+
+    def test_it_waits_its_turn_under_a_new_number(self) -> None:
+        story = Story().launched()
+        assert story.hears(TurnedAway(5, "main", 0, "No place.")) == [Waiting("main", 1, "No place.")]
+        assert story.state.summary == "queued"
+        assert Place("main", 1) in story.hears(Tick(6))
+
+    def test_two_that_lost_the_race_ask_again_at_different_times(self) -> None:
+        story = Story().launched()
+        story.hears(TurnedAway(5, "main", 0, "No place.", patience=0.5))
+        assert story.state.wake == 5.5
+
+    def test_it_costs_no_restart(self) -> None:
+        story = Story(Policy(restarts=1)).launched()
+        story.hears(TurnedAway(5, "main", 0, "No place."), Tick(6))
+        story.hears(Placed(6, "main", 1, ROOM), Started(7, "main", 1))
+        assert Restarting("main", 2, FAILED.reason) in story.hears(Ended(8, "main", 1, FAILED))
+
+    def test_what_will_never_fit_is_the_end(self) -> None:
+        story = Story().launched()
+        assert finish(story.hears(TurnedAway(5, "main", 0, "No place.", hopeless=True))).verdict is Verdict.FAILED
+
+    def test_without_waiting_it_is_the_end(self) -> None:
+        story = Story(Policy(wait=False)).launched()
+        assert finish(story.hears(TurnedAway(5, "main", 0, "No place."))).reason == "No place."
+
+    def test_it_means_nothing_to_a_gang_that_runs(self) -> None:
+        assert Story().running().hears(TurnedAway(5, "main", 0, "No place.")) == []
+
+    def test_after_a_stop_it_is_the_stop_that_counts(self) -> None:
+        story = Story().launched()
+        story.hears(StopAsked(1))
+        assert finish(story.hears(TurnedAway(2, "main", 0, "No place."))).verdict is Verdict.STOPPED
 
 
 class TestAdoption:

@@ -43,6 +43,7 @@ from pumasi.core.manage import (
     TaskAction,
     TaskEvent,
     Tick,
+    TurnedAway,
     Waiting,
     Wake,
     begin,
@@ -299,6 +300,7 @@ policies = st.builds(
     start_timeout=st.sampled_from([10.0, 600.0]),
     grace=st.sampled_from([15.0, 0.0]),
     wait=st.sampled_from([True, True, False]),
+    confirm=st.just(CONFIRM),
 )
 flows = st.sampled_from([Single(), Single(), Fan(1), Fan(3)])
 stops = st.lists(st.builds(StopAsked, st.sampled_from([0.0, 1.5, 2.5, 30.0, 60.0, 400.0]), st.booleans()), max_size=2)
@@ -370,6 +372,7 @@ events = st.one_of(
     st.builds(StopAsked, times, st.booleans()),
     st.builds(Placed, times, names, attempts, st.just({"node-a": 1})),
     st.builds(Refused, times, names, attempts, st.sampled_from(["busy", "busier"]), st.booleans()),
+    st.builds(TurnedAway, times, names, attempts, st.sampled_from(["busy", "busier"]), st.booleans()),
     st.builds(Started, times, names, attempts),
     st.builds(Failing, times, names, attempts, outcomes),
     st.builds(Ended, times, names, attempts, outcomes, st.booleans()),

@@ -76,11 +76,18 @@ class Placed(TaskEvent):
 
 @dataclass(frozen=True)
 class Refused(TaskEvent):
-    """There is no room, or, for an attempt that was launched, was none after all: then nothing of it is left. Two that
-    were refused at the same time should not ask again at the same time: `patience` stretches the pause."""
-
     reason: str
     hopeless: bool = False  # there will never be room
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class TurnedAway(TaskEvent):
+    """There was no room after all for what was launched, and nothing of it is left. Two that were turned away at the
+    same time should not ask again at the same time: `patience` stretches the pause."""
+
+    reason: str
+    hopeless: bool = False
     hint: str = ""
     patience: float = 1.0
 
@@ -281,10 +288,11 @@ def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
             return launching, (Launch(task.name, task.attempt, event.placement),)
         case Refused() if task.phase is Phase.PLACING:
             return _wait_for_room(state.policy, task, event)
-        case Refused() if task.phase is Phase.LAUNCHING:
-            return _wait_for_room(state.policy, replace(task, attempt=task.attempt + 1), event)
-        case Refused() if task.phase in (Phase.ENDING, Phase.KILLING):
-            return task.ended(task.cause or Outcome(Verdict.FAILED, event.reason, event.hint)), ()
+        case TurnedAway() if task.phase is Phase.LAUNCHING:
+            return _wait_for_room(state.policy, replace(task, attempt=task.attempt + 1), event, event.patience)
+        case TurnedAway() if task.phase in (Phase.ENDING, Phase.KILLING):
+            cause = task.cause or Outcome(Verdict.FAILED, event.reason, event.hint)
+            return _restart_or_end(state, task, cause, event.at, spends=True)
         case Started() if task.phase is Phase.LAUNCHING:
             return replace(task, phase=Phase.RUNNING, due=None), ()
         case Failing() if task.phase in _UP:
@@ -297,10 +305,10 @@ def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
     return task, ()
 
 
-def _wait_for_room(policy: Policy, task: TaskState, event: Refused) -> TaskStep:
+def _wait_for_room(policy: Policy, task: TaskState, event: Refused | TurnedAway, patience: float = 1.0) -> TaskStep:
     if event.hopeless or not policy.wait:
         return task.ended(Outcome(Verdict.FAILED, event.reason, event.hint)), ()
-    due = event.at + _pause(task.refusals) * event.patience
+    due = event.at + _pause(task.refusals) * patience
     waiting = replace(task, phase=Phase.QUEUED, due=due, refusals=task.refusals + 1, waiting_for=event.reason)
     return waiting, () if event.reason == task.waiting_for else (Waiting(task.name, task.attempt, event.reason),)
 
