@@ -61,6 +61,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "nodes": "list a cluster's nodes: what is free, and who holds the rest",
         "plan": "ask the planner what it would put where",
         "doctor": "tell what this machine has, and what is missing",
+        "setup": "give a cluster's namespace what runs need that go on without you",
         "completion": "print a completion script for your shell",
     },
 }

@@ -1,0 +1,102 @@
+"""What a manager may do in a cluster, why, and the objects that allow it.
+
+ServiceAccount ◄─ RoleBinding ─► Role                      in the namespace: all that a manager needs
+               ◄─ ClusterRoleBinding ─► ClusterRole        everywhere: to see what is free; may be missing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+Object = dict[str, Any]
+
+NAME = "pumasi-manager"
+MANAGED = {"app.kubernetes.io/managed-by": "pumasi"}
+RBAC = "rbac.authorization.k8s.io"
+
+
+class Right(NamedTuple):
+    """`group` is empty for the API's first objects: pods, Secrets, …"""
+
+    group: str
+    resource: str
+    verb: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}"
+
+
+RIGHTS = (
+    Right("batch", "jobs", "create", "a run's anchor, with which all of it goes"),
+    Right("batch", "jobs", "get", "to learn how long a run that it takes over may go on"),
+    Right("batch", "jobs", "patch", "to let a run go on for longer, and to complete it at its end"),
+    Right("batch", "jobs", "delete", "to take back what it could not make whole"),
+    Right("", "configmaps", "create", "a run's record and code"),
+    Right("", "configmaps", "get", "to take over a run, and to see who else has written its record"),
+    Right("", "configmaps", "list", "the beginning of every watch"),
+    Right("", "configmaps", "watch", "to hear a wish to stop, or that the run was deleted"),
+    Right("", "configmaps", "patch", "to write down how the run stands"),
+    Right("", "secrets", "create", "what the pods of a run know each other by; it can't read any"),
+    Right("", "services", "create", "how the pods of a run reach the first of them"),
+    Right("", "pods", "create", "to start"),
+    Right("", "pods", "list", "the beginning of every watch"),
+    Right("", "pods", "watch", "to see what becomes of them"),
+    Right("", "pods", "delete", "to let go of a pod whose node is dead"),
+    Right("", "pods", "deletecollection", "to stop"),
+    Right("", "pods/log", "get", "output and metrics"),
+)
+CLUSTER_RIGHTS = (
+    Right("", "nodes", "list", "to see which nodes there are, and how much they have"),
+    Right("", "pods", "list", "to see how much of that is taken"),
+)
+
+
+def rules(rights: Sequence[Right]) -> list[Object]:
+    """One rule a resource."""
+    verbs: dict[tuple[str, str], list[str]] = {}
+    for right in rights:
+        verbs.setdefault((right.group, right.resource), []).append(right.verb)
+    return [
+        {"apiGroups": [group], "resources": [resource], "verbs": list(each)}
+        for (group, resource), each in verbs.items()
+    ]
+
+
+def of_namespace(namespace: str, rights: Sequence[Right] = RIGHTS) -> list[Object]:
+    """In the order in which they can be made."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(NAME, namespace)}
+    role = {**_rbac("Role"), "metadata": _metadata(NAME, namespace), "rules": rules(rights)}
+    return [account, role, _binding("RoleBinding", _metadata(NAME, namespace), "Role", namespace)]
+
+
+def of_cluster(namespace: str) -> list[Object]:
+    """The ClusterRole is the same for all namespaces; each has a binding of its own."""
+    role = {**_rbac("ClusterRole"), "metadata": _metadata(NAME), "rules": rules(CLUSTER_RIGHTS)}
+    binding = _binding("ClusterRoleBinding", _metadata(f"{NAME}-{namespace}"), "ClusterRole", namespace)
+    return [role, binding]
+
+
+def path_of(thing: Object, *, collection: bool = False) -> str:
+    version, metadata = thing["apiVersion"], thing["metadata"]
+    root = f"/api/{version}" if version == "v1" else f"/apis/{version}"
+    where = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
+    return f"{root}{where}/{thing['kind'].lower()}s" + ("" if collection else f"/{metadata['name']}")
+
+
+def _rbac(kind: str) -> Object:
+    return {"apiVersion": f"{RBAC}/v1", "kind": kind}
+
+
+def _metadata(name: str, namespace: str = "") -> Object:
+    return {"name": name, **({"namespace": namespace} if namespace else {}), "labels": dict(MANAGED)}
+
+
+def _binding(kind: str, metadata: Object, role: str, namespace: str) -> Object:
+    return {
+        **_rbac(kind),
+        "metadata": metadata,
+        "roleRef": {"apiGroup": RBAC, "kind": role, "name": NAME},
+        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}],
+    }
