@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import contextlib
 import http.client
 import json
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -331,6 +333,29 @@ def test_a_member_that_is_lost_before_it_arrived_may_call_again_but_not_after() 
     bench.hub.handle(1, {"t": "here", "address": "10.0.0.2", "ports": {}})
     bench.hub.lost(1)
     assert (bench.outcome["cause"], bench.outcome["node"]) == ("silent", 1)
+
+
+def test_an_agent_in_the_place_of_one_that_had_arrived_ends_the_gang_and_starts_nothing() -> None:
+    bench = Bench()
+    for node in range(2):
+        bench.hub.handle(node, {"t": "here", "address": f"10.0.0.{node}", "ports": {}})
+    late: list[dict[str, Any]] = []
+    bench.hub.join(1, agent.Near(late.append))
+    bench.hub.handle(1, {"t": "here", "address": "10.0.0.9", "ports": {}})
+    assert (bench.outcome["cause"], bench.outcome["node"]) == ("silent", 1)
+    assert bench.orders(0) == ["go", "end"]
+    assert [message["t"] for message in late] == ["end"]
+
+
+def test_a_pod_of_a_job_picks_what_is_meant_for_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    each = [{"node": number, "ranks": []} for number in range(3)]
+    config = json.dumps({"cwd": str(tmp_path / "work"), "each": each}).encode()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PUMASI_BOOT_CONFIG", base64.b64encode(zlib.compress(config)).decode())
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "2")
+    found = agent.pod()
+    assert (found["node"], found["cwd"]) == (2, str(tmp_path / "work"))
+    assert "each" not in found
 
 
 def test_the_gang_is_done_when_all_that_decide_are() -> None:

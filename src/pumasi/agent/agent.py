@@ -624,6 +624,10 @@ class Hub:
         pass
 
     def on_here(self, node: int, message: Message) -> None:
+        if node in self.hosts:
+            # Another agent in the place of one that had arrived: Jobs start their pods again one by one.
+            self.conclude(cause="silent", node=node, grace=min(HARD, self.agent.config["grace"]))
+            return
         self.hosts[node] = message["address"]
         self.ports[node] = message["ports"]
         if len(self.hosts) == self.nodes and not self.outcome:
@@ -1442,6 +1446,9 @@ def pod() -> Message:
     import zlib
 
     config = parse(zlib.decompress(base64.b64decode(os.environ.pop("PUMASI_BOOT_CONFIG"))))
+    if "each" in config:
+        # All pods of a Job are given the same, and a number.
+        config.update(config.pop("each")[int(os.environ["JOB_COMPLETION_INDEX"])])
     config["secret"] = os.environ.pop("PUMASI_BOOT_SECRET", "")
     config["address"] = os.environ.pop("PUMASI_BOOT_ADDRESS", "")
     os.makedirs(config["cwd"], exist_ok=True)
