@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from pumasi.errors import NotFound, SystemTrouble, UsageError
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pumasi.store import EventRow, RunRecord, Store
 
 POLL = 0.1
+LOOK = 2.0
+"""Seconds between two looks at a cluster."""
 YOUTH = 30.0
 """A run this young may have a manager that has not taken its lock yet."""
 MARGIN = 30.0
@@ -34,9 +36,18 @@ def reconcile(store: Store) -> None:
 
 
 def look_after(store: Store, record: RunRecord) -> bool:
-    """If its manager died: close the record of the run, and end whatever it may have left. Whether that was so."""
+    """If its manager died: close the record of the run, and end whatever it may have left. Whether that was so. A run
+    in a cluster goes on without a manager: there it is looked up how it stands."""
+    if record.is_remote:
+        if store.manager_pid(record.id) is None:
+            from pumasi.remote import refresh
+
+            refresh(store, record)
+        return False
     is_orphan = _is_orphan(store, record)
     if is_orphan:
+        from pumasi.session import bury
+
         bury(store, record, "lost", 3, "Its manager died.")
     return is_orphan
 
@@ -46,40 +57,44 @@ def _is_orphan(store: Store, record: RunRecord) -> bool:
     return not young and store.manager_pid(record.id) is None and store.run(record.id).ended is None
 
 
-def bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason: str) -> None:
-    """Close the record of a run that nobody steers any more."""
-    import shutil
-
-    from pumasi.agent.agent import kill_family
-
-    kill_family(f"PUMASI_GANG={record.id}.")
-    shutil.rmtree(store.folder(record.id) / "tmp", ignore_errors=True)
-    now = time.time()
-    errors = store.folder(record.id) / "manager.err"
-    said = errors.exists() and errors.stat().st_size
-    hint = f"What the manager said is in {errors}." if said else f"What it printed: pumasi logs {record.id}"
-    outcome: dict[str, object] = {"verdict": verdict, "reason": reason, "hint": hint}
-    # In this order: who sees that the run has ended finds the event that tells how.
-    store.add_event(record.id, now, "finished", outcome)
-    store.update_run(record.id, state=verdict, ended=now, outcome=outcome, exit_code=exit_code)
-
-
 def wait(store: Store, run_id: str, timeout: float | None = None) -> RunRecord:
     """The record of the run when it has ended. TimeoutError when it has not in time."""
     deadline = None if timeout is None else time.monotonic() + timeout
+    looked = -LOOK
     while True:
         record = store.run(run_id)
         if record.ended is not None:
             return record
-        if look_after(store, record):
+        if record.is_remote:
+            if time.monotonic() - looked > LOOK:
+                looked = time.monotonic()
+                _see_to(store, record)
+        elif look_after(store, record):
             continue
         if deadline is not None and time.monotonic() >= deadline:
             raise TimeoutError(f"{run_id} is still {record.state} after {timeout:g} s.")
         time.sleep(POLL)
 
 
+def _see_to(store: Store, record: RunRecord) -> None:
+    """That a run in a cluster has a manager, and that we know how it stands."""
+    from pumasi.remote import attend
+
+    look_after(store, record)
+    if store.run(record.id).ended is None:
+        attend(store, record)
+
+
 def stop(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], None]) -> RunRecord:
     """Ask the manager to stop the run, and see that it does; one that does not answer is killed with all it has."""
+    if record.is_remote:
+        from pumasi import remote
+
+        if not remote.attend(store, record):
+            tell(f"Stopping {record.id} in the cluster.")
+            remote.ask_to_stop(record, force=force)
+            grace = 0.0 if force else float(str(record.spec.get("grace", 0.0)))
+            return wait(store, record.id, grace + 2 * MARGIN + float(str(record.spec.get("silence", 0.0))))
     pid = _await_manager(store, record.id)
     if pid is None:
         return store.run(record.id)
@@ -91,6 +106,8 @@ def stop(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], 
         return wait(store, record.id, grace + MARGIN)
     except TimeoutError:
         tell(f"The manager of {record.id} does not answer: ending it by force.")
+    from pumasi.session import bury
+
     _kill_manager(store, record.id)
     bury(store, record, "stopped", 5, "Stopped by force: its manager did not answer.")
     return store.run(record.id)
@@ -116,12 +133,16 @@ def _kill_manager(store: Store, run_id: str) -> None:
 
 
 def delete(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], None]) -> None:
-    if store.run(record.id).ended is None and not _is_orphan(store, record):
+    if store.run(record.id).ended is None and (record.is_remote or not _is_orphan(store, record)):
         if not force:
             hint = f"Stop it first (pumasi stop {record.id}), or delete it with --force."
             raise UsageError(f"{record.id} is still {record.state}.", hint)
         stop(store, record, force=True, tell=tell)
     _await_release(store, record.id)
+    if record.is_remote:
+        from pumasi.remote import remove
+
+        remove(record)
     store.delete_run(record.id)
 
 
@@ -135,6 +156,23 @@ def _await_release(store: Store, run_id: str) -> None:
 def follow(store: Store, run_id: str, view: View, *, tail: int | None = None) -> RunRecord:
     """Show the run from its beginning or from its last `tail` lines, and go on until it has ended. Events and output
     come in the order in which they happened."""
+    with kept_up(store, store.run(run_id)):
+        return _follow(store, run_id, view, tail)
+
+
+def kept_up(store: Store, record: RunRecord) -> AbstractContextManager[None]:
+    """As long as this lasts, what a run writes comes into the store: by its manager here, or as a copy of what it
+    writes in a cluster that is steered from elsewhere."""
+    if not record.is_remote or store.is_complete(record.id):
+        return nullcontext()
+    from pumasi.remote import attend, copied
+
+    if record.ended is None and attend(store, record):
+        return nullcontext()
+    return copied(store, record)
+
+
+def _follow(store: Store, run_id: str, view: View, tail: int | None) -> RunRecord:
     from pumasi.core.measuring import FrameParser
 
     log, parser, seen = store.follow_log(run_id, tail=tail), FrameParser(), 0
@@ -162,11 +200,14 @@ def follow(store: Store, run_id: str, view: View, *, tail: int | None = None) ->
         events.clear()
         if record.ended is not None:
             return record
-        look_after(store, record)
+        if not record.is_remote:
+            look_after(store, record)
         time.sleep(POLL)
 
 
 def find(store: Store, prefix: str | None) -> RunRecord:
     record = store.find(prefix)
-    reconcile(store)
+    if record.ended is None:
+        with suppress(NotFound, SystemTrouble):
+            look_after(store, record)
     return store.run(record.id)

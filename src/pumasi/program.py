@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pumasi.agent.files import shim_files
 from pumasi.core.command import program_of, script_of
 from pumasi.core.frameworks import Layout
 from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, traps
@@ -160,16 +161,6 @@ def _module_files(folder: Path, module: str) -> Iterator[Path]:
     for path in (base.with_suffix(".py"), base / "__init__.py"):
         if path.is_file():
             yield path
-
-
-def shim_files() -> dict[str, str]:
-    """What the agent writes down for every rank's Python: the shim, and `pumasi.report` where Pumasi is missing."""
-    package = Path(__file__).parent
-    return {
-        "shim/sitecustomize.py": (package / "agent" / "shim.py").read_text(encoding="utf-8"),
-        "shim/pumasi_mends.py": (package / "agent" / "mends.py").read_text(encoding="utf-8"),
-        "fallback/pumasi.py": (package / "report.py").read_text(encoding="utf-8"),
-    }
 
 
 def _find_mpirun(python: str, environ: Mapping[str, str]) -> str:

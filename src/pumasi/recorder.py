@@ -61,6 +61,8 @@ class Recorder:
             self._tell(at, trouble)
 
     def frames(self, at: float, attempt: int, chunk: bytes) -> None:
+        if self.copy is not None:
+            self.copy.frames(attempt, chunk)
         try:
             self._store.append_log(self._run_id, attempt, chunk)
         except SystemTrouble as trouble:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pumasi import control
+from pumasi.agent.agent import kill_family
 from pumasi.core.command import script_of
 from pumasi.core.frames import Frame
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
@@ -57,9 +58,8 @@ class Unwatched:
 
 def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | None:
     """Run it here and now. None: the user has left it running in the background."""
-    program = _check(spec, store.home)
-    packed = _pack(spec)
-    record = _new_record(store, spec, program.framework, detached=False)
+    spec, program, packed = prepare(spec, store.home)
+    record = new_record(store, spec, program.framework, detached=False)
     session = Session(store, record, spec, program, view, terminal=terminal, packed=packed)
     try:
         return session.run()
@@ -70,8 +70,22 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
     except KeyboardInterrupt:
         # It came before the manager could hear it, or after it had ended.
         if store.run(record.id).ended is None:
-            control.bury(store, record, "stopped", 5, "Stopped on request.")
+            bury(store, record, "stopped", 5, "Stopped on request.")
         return Outcome(Verdict.STOPPED, "Stopped on request.")
+
+
+def bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason: str) -> None:
+    """Close the record of a run that nobody steers any more."""
+    kill_family(f"PUMASI_GANG={record.id}.")
+    shutil.rmtree(store.folder(record.id) / "tmp", ignore_errors=True)
+    now = time.time()
+    errors = store.folder(record.id) / "manager.err"
+    said = errors.exists() and errors.stat().st_size
+    hint = f"What the manager said is in {errors}." if said else f"What it printed: pumasi logs {record.id}"
+    outcome: dict[str, object] = {"verdict": verdict, "reason": reason, "hint": hint}
+    # In this order: who sees that the run has ended finds the event that tells how.
+    store.add_event(record.id, now, "finished", outcome)
+    store.update_run(record.id, state=verdict, ended=now, outcome=outcome, exit_code=exit_code)
 
 
 def preview(spec: Spec) -> dict[str, Any]:
@@ -105,13 +119,26 @@ def preview(spec: Spec) -> dict[str, Any]:
     }
 
 
-def _check(spec: Spec, home: Path) -> Program:
-    """Whatever can't work, whoever waits, is told before anything is written or started."""
+def prepare(spec: Spec, home: Path) -> tuple[Spec, Program, bytes]:
+    """Whatever can't work, whoever waits, is told before anything is written or started. With the program, and the
+    working folder where it has to travel."""
+    spec = _settled(spec)
     if spec.pool == "local":
         from pumasi.pools.local import make_pool
 
         plan(make_pool(spec, home).capacity(), spec.slots)
-    return find_program(spec, os.environ)
+    return spec, find_program(spec, os.environ), _pack(spec)
+
+
+def _settled(spec: Spec) -> Spec:
+    """With the names that the kubeconfig has for the cluster and the namespace now: it may say otherwise tomorrow."""
+    if spec.pool == "local":
+        return spec
+    from pumasi.kube.config import connect
+
+    found = connect(spec.context, os.environ)
+    where = f"k8s:{found.context}" if found.context else "k8s"
+    return spec.model_copy(update={"on": where, "namespace": spec.namespace or found.namespace})
 
 
 def _pack(spec: Spec) -> bytes:
@@ -126,24 +153,29 @@ def _pack(spec: Spec) -> bytes:
 
 def detach(store: Store, spec: Spec, *, lifeline: bool = False) -> tuple[RunRecord, subprocess.Popen[bytes]]:
     """Start it in the background. With a lifeline it is stopped when the process that holds its other end is gone."""
-    program = _check(spec, store.home)
-    record = _new_record(store, spec, program.framework, detached=True)
+    spec, program, _ = prepare(spec, store.home)
+    record = new_record(store, spec, program.framework, detached=True)
+    return record, start_background(store, record, "lifeline" if lifeline else "alone")
+
+
+def start_background(store: Store, record: RunRecord, mode: str) -> subprocess.Popen[bytes]:
+    """A manager in a process of its own: for a new run ("alone", "lifeline"), or for one to "adopt"."""
     environ = {name: value for name, value in os.environ.items() if name != "PUMASI_GANG"}
     with (store.folder(record.id) / "manager.err").open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pumasi.session", str(store.home), record.id, "lifeline" if lifeline else "alone"],
+            [sys.executable, "-m", "pumasi.session", str(store.home), record.id, mode],
             env=environ,
             cwd=store.home,  # Python looks for modules here first, and a user's queue.py is not the one that we need
-            stdin=subprocess.PIPE if lifeline else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if mode == "lifeline" else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
             start_new_session=True,
         )
     _await_manager(store, record.id, process)
-    return store.run(record.id), process
+    return process
 
 
-def _new_record(store: Store, spec: Spec, framework: str, *, detached: bool) -> RunRecord:
+def new_record(store: Store, spec: Spec, framework: str, *, detached: bool) -> RunRecord:
     return store.create_run(
         run_name(spec), spec.model_dump(mode="json"), time.time(), framework=framework, detached=detached
     )
@@ -192,6 +224,7 @@ class Session:
             self._lock = lock
             self._recorder.update(time.time(), pid=os.getpid())
             outcome = asyncio.run(self._run(lifeline))
+            self._store.mark_complete(self._record.id)
         if self._left:
             os._exit(0)
         return outcome
@@ -199,10 +232,10 @@ class Session:
     async def _run(self, lifeline: int | None) -> Outcome:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        loop.add_signal_handler(signal.SIGTERM, self._stop)
+        loop.add_signal_handler(signal.SIGTERM, self.stop)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
             loop.add_signal_handler(signal.SIGHUP, self._hang_up)
-        loop.add_signal_handler(signal.SIGUSR1, lambda: self._stop(force=True))
+        loop.add_signal_handler(signal.SIGUSR1, lambda: self.stop(force=True))
         if lifeline is not None:
             loop.add_reader(lifeline, self._lose_lifeline, lifeline)
         record, folder = self._record, self._store.folder(self._record.id)
@@ -220,7 +253,7 @@ class Session:
     def has_begun(self) -> bool:
         return self._manager is not None
 
-    def _stop(self, *, force: bool = False) -> None:
+    def stop(self, *, force: bool = False) -> None:
         """A wish that comes before the manager is there is kept for it."""
         if self._manager is not None:
             self._manager.stop(force=force)
@@ -229,7 +262,7 @@ class Session:
 
     def _lose_lifeline(self, fd: int) -> None:
         asyncio.get_running_loop().remove_reader(fd)
-        self._stop()
+        self.stop()
 
     def _interrupt(self) -> None:
         """At a terminal the first Ctrl-C asks, the second stops, the third uses force; elsewhere there is no asking."""
@@ -240,7 +273,7 @@ class Session:
             return
         if self._terminal:
             self._expect_no_answer()
-        self._stop()
+        self.stop()
 
     def _expect_no_answer(self) -> None:
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
@@ -254,7 +287,7 @@ class Session:
         self._recorder.view.ask("")
         self._interrupts = 0
         if answer.startswith(b"s"):
-            self._stop()
+            self.stop()
         elif answer.startswith(b"l"):
             self._leave()
 
@@ -263,7 +296,7 @@ class Session:
         if self._terminal:
             self._go_dark()
         else:
-            self._stop()
+            self.stop()
 
     def _leave(self) -> None:
         """Go on in a child, and end the process that the terminal waits for. The agents do not notice: their lifelines
@@ -294,14 +327,23 @@ class Session:
             os.dup2(nowhere, fd)
 
 
-def main(home: str, run_id: str, lifeline: str) -> int:
+def main(home: str, run_id: str, mode: str) -> int:
     """The background manager."""
     store = Store.open(Path(home))
     record = store.run(run_id)
     spec = Spec.model_validate(record.spec)
-    program = find_program(spec, os.environ)
-    session = Session(store, record, spec, program, Unwatched(), terminal=False, packed=_pack(spec))
-    outcome = session.run(0 if lifeline == "lifeline" else None)
+    if mode == "adopt":
+        from pumasi.pools.kubernetes import program_left
+
+        program, packed = asyncio.run(program_left(spec, run_id, os.environ)), None
+    else:
+        program, packed = find_program(spec, os.environ), _pack(spec)
+    session = Session(store, record, spec, program, Unwatched(), terminal=False, packed=packed)
+    try:
+        outcome = session.run(0 if mode == "lifeline" else None)
+    except PumasiError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
     return outcome.verdict.exit_code if outcome else 0
 
 

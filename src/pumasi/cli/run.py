@@ -197,9 +197,14 @@ def _run_here(spec: Spec, arguments: Arguments) -> int:
 
 
 def _detach(spec: Spec, arguments: Arguments) -> int:
-    from pumasi.session import detach
+    if spec.pool == "local":
+        from pumasi.session import detach
 
-    record, _ = detach(open_store(), spec)
+        record, _ = detach(open_store(), spec)
+    else:
+        from pumasi.remote import detach as detach_there
+
+        record = detach_there(open_store(), spec)
     if arguments.has("json"):
         show_json({"run": record.id})
         return 0

@@ -56,11 +56,18 @@ def parse_frames(chunk: bytes) -> list[Frame]:
     return [new(Frame, (int(r), int(s), int(ms), kind, text)) for r, s, ms, kind, text in _FRAME.findall(chunk)]
 
 
+def unheard(chunk: bytes, heard: Mapping[int, int]) -> bytes:
+    """Of a chunk of whole frames those with a higher number than the last that is known of their rank."""
+    lines = [(parse_frame(line), line) for line in chunk.split(b"\n")]
+    return b"".join(line + b"\n" for frame, line in lines if frame and frame.seq > heard.get(frame.rank, 0))
+
+
 def separate(chunk: bytes) -> Iterator[bytes | Mapping[str, Any]]:
     """Frames and an agent's own words, in the order in which they came: a rank's last line before the news of its end.
     `chunk` holds whole lines."""
     if not (chunk.startswith(b"@") or b"\n@" in chunk):
-        yield chunk
+        if chunk:
+            yield chunk
         return
     frames: list[bytes] = []
     for line in chunk.split(b"\n")[:-1]:

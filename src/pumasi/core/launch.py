@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.core.frameworks import Gang, chief_ports, decides, environment, hostfile, settle_see_gpus
 from pumasi.core.ranks import Rank, RankTable, rank_table
-from pumasi.core.spec import Spec
+
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
 
 
 class Program(NamedTuple):

@@ -291,8 +291,8 @@ def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
         case TurnedAway() if task.phase is Phase.LAUNCHING:
             return _wait_for_room(state.policy, replace(task, attempt=task.attempt + 1), event, event.patience)
         case TurnedAway() if task.phase in (Phase.ENDING, Phase.KILLING):
-            cause = task.cause or Outcome(Verdict.FAILED, event.reason, event.hint)
-            return _restart_or_end(state, task, cause, event.at, spends=True)
+            why = task.cause or Outcome(Verdict.FAILED, event.reason, event.hint)
+            return _restart_or_end(state, task, why, event.at, spends=True)
         case Started() if task.phase is Phase.LAUNCHING:
             return replace(task, phase=Phase.RUNNING, due=None), ()
         case Failing() if task.phase in _UP:

@@ -107,8 +107,8 @@ def anchor(run: str, deadline: int, keep: int) -> Object:
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
-            "securityContext": _restricted_pod(),
-            "containers": [{"name": "none", "image": "none", "securityContext": _restricted_container()}],
+            "securityContext": restricted_pod(),
+            "containers": [{"name": "none", "image": "none", "securityContext": restricted_container()}],
         }
     }
     spec = {
@@ -142,7 +142,7 @@ def service(gang: Gang) -> Object:
 
 
 def code_objects(run: str, packed: bytes) -> CodeObjects:
-    pieces = -(-len(_text(packed)) // PIECE)
+    pieces = -(-len(encoded(packed)) // PIECE)
     if pieces <= MOST_PIECES:
         return CodeObjects(f"{run}-code", pieces, ())
     chunks = tuple(f"{run}-code-{number}" for number in range(-(-len(packed) // CHUNK)))
@@ -153,24 +153,24 @@ def code(run: str, owner: Owner, agent: str, packed: bytes) -> list[Object]:
     """The agent and, while it is small, the user's code as text: environment variables cost no time at a pod's start,
     and a volume does. Larger code as files."""
     names = code_objects(run, packed)
-    text = _text(packed)
+    text = encoded(packed)
     data = {"agent": squeezed(agent)}
     data |= {f"code{number}": text[number * PIECE : (number + 1) * PIECE] for number in range(names.pieces)}
     objects: list[Object] = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(names.boot, run, "code", owner), "data": data}
     ]
     for number, name in enumerate(names.chunks):
-        chunk = {"code": _text(packed[number * CHUNK : (number + 1) * CHUNK])}
+        chunk = {"code": encoded(packed[number * CHUNK : (number + 1) * CHUNK])}
         metadata = _metadata(name, run, "code", owner)
         objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": chunk})
     return objects
 
 
 def squeezed(text: str) -> str:
-    return _text(zlib.compress(text.encode(), 9))
+    return encoded(zlib.compress(text.encode(), 9))
 
 
-def _text(data: bytes) -> str:
+def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
@@ -190,7 +190,7 @@ def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_of(spec),
-        "tolerations": [*map(toleration, spec.tolerations), *_brief_patience()],
+        "tolerations": [*map(toleration, spec.tolerations), *brief_patience()],
         "containers": [_container(spec, gang, config)],
     }
     if gang.pinned:
@@ -200,7 +200,7 @@ def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]
     if spec.priority_class:
         body["priorityClassName"] = spec.priority_class
     if not spec.as_image_user:
-        body["securityContext"] = _restricted_pod(fs_group=bool(spec.mounts))
+        body["securityContext"] = restricted_pod(fs_group=bool(spec.mounts))
     if volumes := _volumes(spec, gang):
         body["volumes"] = volumes
     made = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
@@ -228,7 +228,7 @@ def _container(spec: Spec, gang: Gang, config: Mapping[str, Any]) -> Object:
     if mounts := _mounts(spec, gang):
         container["volumeMounts"] = mounts
     if not spec.as_image_user:
-        container["securityContext"] = _restricted_container()
+        container["securityContext"] = restricted_container()
     return container
 
 
@@ -293,7 +293,7 @@ def _pin(node: str) -> Object:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def _brief_patience() -> list[Object]:
+def brief_patience() -> list[Object]:
     return [
         {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
         for what, seconds in (("not-ready", LOST_AFTER), ("unreachable", LOST_AFTER))
@@ -328,13 +328,13 @@ def _mounts(spec: Spec, gang: Gang) -> list[Object]:
     return mounts
 
 
-def _restricted_pod(*, fs_group: bool = False) -> Object:
+def restricted_pod(*, fs_group: bool = False) -> Object:
     """What the Pod Security level `restricted` asks for."""
     user: Object = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER}
     return {**user, **({"fsGroup": USER} if fs_group else {}), "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def _restricted_container() -> Object:
+def restricted_container() -> Object:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 

@@ -2,7 +2,8 @@
 
 One ConfigMap a run: what was asked for, how it stands, how it ended; its annotations are what a list of runs shows. The
 manager that steers the run has its name in it, and renews a beat. Every write carries the version that it was based on:
-a manager whose write is refused looks again, and when another's name stands there, it steps down.
+a manager whose write is refused looks again, and when another's name stands there, it steps down. A manager in the
+cluster, which has no store that lasts, keeps the output there too (`archive`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from pumasi.errors import ClusterTrouble, Conflict, NotThere, RunBusy, Unreachable
 from pumasi.kube import manifests
 from pumasi.kube.api import Api
+from pumasi.kube.archive import Archive
 from pumasi.kube.manifests import DOMAIN, KIND, Owner
 
 BEAT = 10.0
@@ -112,6 +114,7 @@ class Record:
         self.manager = manager
         self.dismissed: Callable[[PumasiReason], None] = lambda _: None
         self.stop: Callable[[bool], None] = lambda _: None
+        self.archive: Archive | None = None
         self._api = api
         self._version = ""
         self._kept = 0.0
@@ -173,6 +176,12 @@ class Record:
         self._events.append((at, kind, dict(data)))
         self._dirty.set()
 
+    def frames(self, attempt: int, chunk: bytes) -> None:
+        if self.archive is not None:
+            self.archive.add(attempt, chunk)
+            if self.archive.is_full:
+                self._dirty.set()
+
     def attend(self) -> None:
         """Write what changes, show that we are there, and listen to what others ask for."""
         self._tasks = [asyncio.ensure_future(self._keep()), asyncio.ensure_future(self._listen())]
@@ -184,6 +193,8 @@ class Record:
             try:
                 await self._write()
                 await self._fulfil()
+                if self.archive is not None and self.archive.is_full:
+                    await self.archive.flush()
             except Unreachable:
                 # The next beat says it all again; how long that may go on is for the watches to decide.
                 continue
@@ -267,6 +278,8 @@ class Record:
         """The last write; then the anchor counts as complete, and Kubernetes removes all of it in time."""
         await self.leave()
         with contextlib.suppress(ClusterTrouble, RunBusy):
+            if self.archive is not None:
+                await self.archive.flush()
             await self._write()
             spec = {"completions": 0, "ttlSecondsAfterFinished": int(keep)}
             await self._api.patch(anchor_path(self.namespace, self.run), {"spec": spec})

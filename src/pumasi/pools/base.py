@@ -59,6 +59,8 @@ class Copy(Protocol):
 
     def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None: ...
 
+    def frames(self, attempt: int, chunk: bytes) -> None: ...
+
 
 class Found(NamedTuple):
     """What another manager has left in the pool: the attempt that it was at, where, and in which state. Times are of

@@ -11,16 +11,18 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pumasi.agent import agent as agent_file
+from pumasi.agent.files import agent_text, shim_files
 from pumasi.core.kubewords import toleration
+from pumasi.core.launch import Program
 from pumasi.core.planner import Node
-from pumasi.errors import Conflict, Forbidden, NotThere, PumasiError
-from pumasi.kube import manifests
+from pumasi.errors import Conflict, Forbidden, NotThere, PumasiError, UsageError
+from pumasi.kube import detached, manifests, rights
 from pumasi.kube.api import Api
+from pumasi.kube.archive import Archive
 from pumasi.kube.config import connect
 from pumasi.kube.discovery import Room, room
 from pumasi.kube.manifests import CodeObjects
-from pumasi.kube.record import LONGEST, Content, Record
+from pumasi.kube.record import LONGEST, Content, Record, anchor_path, path_of, read
 from pumasi.pools.base import Found, Order, Pool, Request, Sink
 from pumasi.pools.pods import MARGIN, PodGang
 
@@ -72,12 +74,57 @@ async def _make(api: Api, request: Request, record: Record) -> KubernetesPool:
     return pool
 
 
+async def detach(request: Request) -> None:
+    """Make the run, and a manager in the cluster that takes it over."""
+    spec = request.spec
+    connection = connect(spec.context, os.environ)
+    async with Api(connection) as api:
+        namespace = spec.namespace or connection.namespace
+        await _check_account(api, namespace)
+        record = Record(api, namespace, request.run, "")
+        pool = await _make(api, request, record)
+        try:
+            await pool.start_manager()
+        except BaseException:
+            await record.remove()
+            raise
+
+
+async def _check_account(api: Api, namespace: str) -> None:
+    try:
+        await api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/{rights.NAME}")
+    except NotThere:
+        raise UsageError(
+            f"The namespace {namespace} has no service account for managers.",
+            f"`pumasi setup --on {_word(api)} -n {namespace}` makes it, with the rights that it needs; once.",
+        ) from None
+    except Forbidden:
+        pass  # Who may not look may still use it.
+
+
+def _word(api: Api) -> str:
+    return f"k8s:{api.connection.context}" if api.connection.context else "k8s"
+
+
 async def _take_over(api: Api, request: Request, record: Record) -> KubernetesPool:
     content = await record.claim()
     code = CodeObjects(**content.code)
     pool = KubernetesPool(api, request.spec, request.program.framework, record, code)
     pool.found = _found(content)
     return pool
+
+
+def program_of(content: Content) -> Program:
+    program = Program(**content.program)
+    shim = shim_files() if content.spec["shim"] else {}
+    return program._replace(command=tuple(program.command), files=shim, notes=tuple(program.notes))
+
+
+async def program_left(spec: Spec, run: str, environ: Mapping[str, str]) -> Program:
+    """What a run that goes on in the cluster runs."""
+    connection = connect(spec.context, environ)
+    async with Api(connection) as api:
+        return program_of(read(await api.get(path_of(spec.namespace or connection.namespace, run))))
 
 
 def _found(content: Content) -> Found:
@@ -232,9 +279,21 @@ class KubernetesPool(Pool):
 
     def upload(self, packed: bytes) -> None:
         """The agent and the user's code, beside whatever else has to be done before the pods can start."""
-        agent = Path(agent_file.__file__).read_text(encoding="utf-8")
-        things = manifests.code(self._run, self._record.owner, agent, packed)
+        things = manifests.code(self._run, self._record.owner, agent_text(), packed)
         self._uploads = [asyncio.ensure_future(self._api.create(self._path("configmaps"), thing)) for thing in things]
+
+    async def start_manager(self) -> None:
+        """Its Job, when all that its pods will need is there."""
+        package = detached.package_map(self._run, self._record.owner)
+        await asyncio.gather(*self._uploads, self._api.create(self._path("configmaps"), package))
+        tolerations = [toleration(text) for text in self._spec.tolerations]
+        job = detached.manager_job(self._run, self._record.owner, self._spec.image, package["data"], tolerations)
+        await self._api.create(anchor_path(self._namespace), job)
+
+    async def keep_output(self) -> None:
+        """For a manager in the cluster, whose own disk goes with its pod."""
+        self._record.archive = Archive(self._api, self._namespace, self._run, self._record.owner)
+        await self._record.archive.open()
 
     async def _make_secret(self) -> None:
         """Once a run; of a manager before us it may be there already."""

@@ -25,6 +25,11 @@ class RunRecord(NamedTuple):
     exit_code: int | None
     detached: bool
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it lives in a cluster."""
+        return str(self.spec.get("on", "local")).startswith("k8s")
+
 
 class EventRow(NamedTuple):
     seq: int

@@ -75,6 +75,14 @@ class Store:
                     return self.run(run_id)
         raise SystemTrouble(f"Pumasi found no free id for a run named {name}.", "Try again, or give it another name.")
 
+    def import_run(self, run_id: str, spec: dict[str, object], created: float) -> RunRecord:
+        """The copy of a run that lives elsewhere, under its own id."""
+        values = pack_run({**NEW_RUN, "spec": spec, "created": created, "detached": True})
+        with translated(self.home):
+            if self._insert_run({**values, "id": run_id}):
+                self._make_folder(run_id)
+        return self.run(run_id)
+
     def update_run(self, run_id: str, **fields: object) -> None:
         values = pack_run(fields)
         columns = ", ".join(f"{name} = :{name}" for name in values)
@@ -223,6 +231,14 @@ class Store:
         with translated(self.home):
             start = Position(0, 0) if tail is None else tail_start(self._logs(run_id), wanted, tail)
         return LogFollower(self._logs(run_id), wanted, start)
+
+    def mark_complete(self, run_id: str) -> None:
+        """Nothing will be added to the record and the log of this run."""
+        with translated(self.home):
+            (self.folder(run_id) / "complete").touch()
+
+    def is_complete(self, run_id: str) -> bool:
+        return (self.folder(run_id) / "complete").exists()
 
     # Who steers a run
 

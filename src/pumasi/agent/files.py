@@ -1,0 +1,19 @@
+"""The files that the agent writes down for every rank's Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def shim_files() -> dict[str, str]:
+    """The shim, and `pumasi.report` where Pumasi is missing."""
+    package = Path(__file__).parent.parent
+    return {
+        "shim/sitecustomize.py": (package / "agent" / "shim.py").read_text(encoding="utf-8"),
+        "shim/pumasi_mends.py": (package / "agent" / "mends.py").read_text(encoding="utf-8"),
+        "fallback/pumasi.py": (package / "report.py").read_text(encoding="utf-8"),
+    }
+
+
+def agent_text() -> str:
+    return Path(__file__).with_name("agent.py").read_text(encoding="utf-8")

@@ -1,0 +1,92 @@
+"""The manager of a detached run, inside the cluster. Only the standard library is there: the spec comes as plain
+values, checked where it was written, and an object that has them as attributes stands for it.
+
+When its pod is asked to go, it lets go of the run, which does not notice; the pod that comes after it adopts the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from pumasi.errors import PumasiError, RunBusy
+from pumasi.kube import archive
+from pumasi.kube import record as records
+from pumasi.kube.api import Api
+from pumasi.kube.config import connect
+from pumasi.kube.record import Content
+from pumasi.manager import Manager
+from pumasi.pools.base import Request
+from pumasi.pools.kubernetes import KubernetesPool, open_pool, program_of
+from pumasi.recorder import Recorder
+from pumasi.store import Store
+
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
+
+
+class Unwatched:
+    """Nobody looks at the terminal of a pod."""
+
+    def event(self, at: float, kind: str, data: Any) -> None:
+        """For who reads the manager's own log."""
+        sys.stderr.write(f"{at:.3f} {kind} {data}\n")
+        sys.stderr.flush()
+
+    def output(self, frames: Any) -> None: ...
+
+    def reading(self, rank: int, reading: Any) -> None: ...
+
+    def ask(self, question: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def spec_of(content: Content) -> Spec:
+    values = {**content.spec, "pool": "k8s", "context": "", "namespace": content.namespace}
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return cast("Spec", SimpleNamespace(**{**values, **lists}))
+
+
+async def _fetch(run: str) -> tuple[Content, list[tuple[int, bytes]]]:
+    connection = connect("", os.environ)
+    async with Api(connection) as api:
+        thing = await api.get(records.path_of(connection.namespace, run))
+        return records.read(thing), await archive.read(api, connection.namespace, run)
+
+
+async def _manage(run: str) -> None:
+    content, archived = await _fetch(run)
+    if content.state.get("ended"):
+        return
+    with tempfile.TemporaryDirectory() as home:
+        store = Store.open(Path(home))
+        store.import_run(run, content.spec, content.state["created"])
+        for attempt, frames in archived:
+            store.append_log(run, attempt, frames)
+        request = Request(run, spec_of(content), program_of(content), Path(home), content.state)
+        async with open_pool(request, adopt=True) as pool:
+            assert isinstance(pool, KubernetesPool)
+            await pool.keep_output()
+            recorder = Recorder(store, run, Unwatched())
+            recorder.copy = pool.copy
+            folder = pool.folder(store.folder(run))
+            manager = Manager(run, folder, request.spec, request.program, pool, recorder)
+            leave = RunBusy(f"The pod that manages {run} was asked to go; the next one goes on with it.")
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, pool.fail, leave)
+            await manager.run()
+
+
+def main(run: str) -> int:
+    try:
+        asyncio.run(_manage(run))
+    except PumasiError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
