@@ -12,7 +12,7 @@ from pumasi.cli.parsing import Arguments
 from pumasi.cli.printer import to_streams
 from pumasi.cli.runs import find_run, open_store, size_of
 from pumasi.cli.sentences import left_words
-from pumasi.cli.verbs import JSON, RUNS, Verb
+from pumasi.cli.verbs import JSON, RUNS, WHERE, Verb
 
 if TYPE_CHECKING:
     from pumasi.recorder import View
@@ -24,7 +24,7 @@ VERB = Verb(
     about="""Shows the last thousand lines of a run (with --json all of them) and goes on until it ends, as if it had
     been started here; then ends with its exit code. Ctrl-C asks whether to stop the run or to leave it running; without
     a terminal it leaves.""",
-    options=(JSON,),
+    options=(*WHERE, JSON),
     takes=(0, 1),
     completes=RUNS,
     examples=(("pumasi attach", "the last run"),),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pumasi.cli.output import say, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.runs import find_runs, open_store
-from pumasi.cli.verbs import JSON, RUNS, Option, Verb
+from pumasi.cli.verbs import JSON, RUNS, WHERE, Option, Verb
 
 VERB = Verb(
     name="delete",
     usage=("pumasi delete [RUN …] [options]",),
     about="""Forgets runs: their record, logs, metrics and the checkpoints in their folder are gone. What the script
     wrote elsewhere is not touched.""",
-    options=(Option(("--force",), "stop the ones that still run, at once"), JSON),
+    options=(Option(("--force",), "stop the ones that still run, at once"), *WHERE, JSON),
     takes=(0, None),
     completes=RUNS,
     examples=(("pumasi delete train-x7k2p", ""), ("pumasi delete", "the last run")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Iterator
+from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from pumasi.cli.output import is_colourful
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.printer import Printer, to_streams
 from pumasi.cli.runs import find_run, open_store, size_of
-from pumasi.cli.verbs import JSON, RUNS, Option, Verb
+from pumasi.cli.verbs import JSON, RUNS, WHERE, Option, Verb
 from pumasi.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ VERB = Verb(
         Option(("--since",), "only what is younger: 10m, 2h, 2026-11-15T21:40", "TIME"),
         Option(("-n", "--tail"), "only the last N lines", "N"),
         Option(("-t", "--timestamps"), "put the time in front of each line"),
+        *WHERE,
         JSON._replace(help="print one JSON object a line instead"),
     ),
     takes=(0, 1),
@@ -51,7 +53,7 @@ def main(arguments: Arguments) -> int:
     tail = None if (text := arguments.last("tail")) is None else _number("--tail", text)
     since = None if (text := arguments.last("since")) is None else int(parse_since(text, time.time()) * 1000)
     store = open_store()
-    record = find_run(store, arguments)
+    record = find_run(store, arguments, output=not arguments.has("follow"))
     _check_ranks(ranks, record)
     one = len(ranks) == 1 or (record.ranks or size_of(record.spec)) == 1
     printer: Printer | JsonView = Printer(to_streams, prefixed=not one, exact=one, colour=is_colourful(sys.stdout))
@@ -62,8 +64,11 @@ def main(arguments: Arguments) -> int:
     wanted: dict[str, Any] = {"since_ms": since, "tail": tail, "ranks": ranks}
     read = _follow if arguments.has("follow") else _read
     stamp = _stamped if arguments.has("timestamps") else _unchanged
-    for batch in read(store, record.id, wanted):
-        printer.output(stamp(batch))
+    from pumasi.control import kept_up
+
+    with kept_up(store, record) if arguments.has("follow") else nullcontext():
+        for batch in read(store, record.id, wanted):
+            printer.output(stamp(batch))
     if isinstance(printer, Printer):
         printer.finish()
     return 0
@@ -101,7 +106,7 @@ def _follow(store: Store, run_id: str, wanted: dict[str, Any]) -> Iterator[list[
         if record.ended is not None:
             return
         time.sleep(_POLL)
-        if time.monotonic() - looked > _LOOK_AFTER:
+        if time.monotonic() - looked > _LOOK_AFTER and not record.is_remote:
             look_after(store, record)
             looked = time.monotonic()
 

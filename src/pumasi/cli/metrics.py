@@ -10,7 +10,7 @@ from pumasi.cli.output import columns, say, show, show_json
 from pumasi.cli.parsing import Arguments, closest
 from pumasi.cli.runs import find_run, open_store
 from pumasi.cli.text import NOTED_FIRST, finite, number, sparkline, table, width
-from pumasi.cli.verbs import JSON, RUNS, Option, Verb
+from pumasi.cli.verbs import JSON, RUNS, WHERE, Option, Verb
 from pumasi.errors import NotFound
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ VERB = Verb(
     options=(
         Option(("--name",), "only this metric, over time", "NAME"),
         Option(("--csv",), "every value, as comma-separated rows"),
+        *WHERE,
         JSON,
     ),
     takes=(0, 1),
@@ -39,7 +40,7 @@ _CURVE = 40
 
 def main(arguments: Arguments) -> int:
     store = open_store()
-    record = find_run(store, arguments)
+    record = find_run(store, arguments, output=True)
     name = arguments.last("name")
     if name is not None:
         _check_name(store, record.id, name)

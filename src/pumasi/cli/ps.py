@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pumasi.cli.output import columns, is_colourful, paint, paint_row, say, show, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.runs import command_of, open_store
+from pumasi.cli.runs import command_of, open_store, place_in
 from pumasi.cli.text import age, finite, notable, table
 from pumasi.cli.verbs import JSON, Option, Verb
 from pumasi.store import RunRecord, Store
 
+if TYPE_CHECKING:
+    from pumasi.kube.record import Row
+    from pumasi.remote import Place
+
 VERB = Verb(
     name="ps",
     usage=("pumasi ps [options]",),
-    about="Lists the last 20 runs, the newest first.",
+    about="""Lists the last 20 runs, the newest first: those that were started or looked at on this machine; with --on
+    those that a cluster has, whoever started them.""",
     options=(
         Option(("-a", "--all"), "all runs"),
         Option(("-q", "--quiet"), "only their ids, one a line"),
+        Option(("--on",), "the runs of a cluster: k8s, k8s:CONTEXT", "POOL"),
+        Option(("-n", "--namespace"), "in that namespace of the cluster", "NAME"),
+        Option(("-A", "--all-namespaces"), "in all namespaces of the cluster"),
         JSON,
     ),
     examples=(
         ("pumasi ps", ""),
         ("pumasi stop $(pumasi ps -q | head -1)", "stop the newest"),
+        ("pumasi ps --on k8s -A", "all runs of a cluster"),
     ),
 )
 _LAST = 20
@@ -31,6 +42,8 @@ _HEADS = ("id", "state", "age", "slots", "framework", "last", "command")
 
 
 def main(arguments: Arguments) -> int:
+    if place := place_in(arguments):
+        return _show_cluster(place, arguments)
     store = open_store()
     records = _records(store, None if arguments.has("all") else _LAST)
     if arguments.has("json"):
@@ -69,9 +82,50 @@ def _show_table(store: Store, records: list[RunRecord]) -> None:
         )
         for record in records
     ]
-    head, *lines = table(_HEADS, rows, columns(), right=(2, 3))
+    _paint_table(_HEADS, rows, [record.state for record in records], right=(2, 3))
+
+
+def _paint_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], states: Sequence[str], right: Sequence[int]
+) -> None:
+    head, *lines = table(heads, rows, columns(), right=right)
     show([paint(head, "dim", sys.stdout)])
-    show(map(paint_row, lines, (record.state for record in records)) if is_colourful(sys.stdout) else lines)
+    show(map(paint_row, lines, states) if is_colourful(sys.stdout) else lines)
+
+
+_CLUSTER_HEADS = ("namespace", "id", "state", "age", "slots", "framework", "command")
+
+
+def _show_cluster(place: Place, arguments: Arguments) -> int:
+    from pumasi.remote import rows
+
+    found, now = rows(place, everywhere=arguments.has("all-namespaces"))
+    if not arguments.has("all"):
+        found = found[:_LAST]
+    if arguments.has("json"):
+        show_json([_row_values(row, now) for row in found])
+    elif arguments.has("quiet"):
+        show(row.run for row in found)
+    elif found:
+        values = [{**_row_values(row, now), "age": age(now - row.created)} for row in found]
+        cells = [tuple(str(each[head]) for head in _CLUSTER_HEADS) for each in values]
+        _paint_table(_CLUSTER_HEADS, cells, [str(each["state"]) for each in values], right=(3, 4))
+    else:
+        say("The cluster has no runs there.", "Start one: pumasi run --on k8s train.py")
+    return 0
+
+
+def _row_values(row: Row, now: float) -> dict[str, object]:
+    return {
+        "namespace": row.namespace,
+        "id": row.run,
+        "state": row.note("state") if row.is_attended(now) else "unattended",
+        "created": row.created,
+        "slots": int(row.note("slots") or 1),
+        "framework": row.note("framework"),
+        "exit_code": int(row.note("exit-code")) if row.note("exit-code") else None,
+        "command": row.note("command"),
+    }
 
 
 def _last_metrics(store: Store, record: RunRecord) -> dict[str, float]:

@@ -7,29 +7,64 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pumasi.errors import NotFound, UsageError
 from pumasi.store import RunRecord, Store, default_home
 
 if TYPE_CHECKING:
     from pumasi.cli.parsing import Arguments
+    from pumasi.remote import Place
 
 
 def open_store() -> Store:
     return Store.open(default_home(os.environ))
 
 
-def find_run(store: Store, arguments: Arguments) -> RunRecord:
-    """The run that was named, or the last one, as it is now: a manager that died meanwhile is noticed."""
-    from pumasi.control import find
+def find_run(store: Store, arguments: Arguments, *, output: bool = False) -> RunRecord:
+    """The run that was named, or the last one, as it is now: a manager that died meanwhile is noticed. `output`: what
+    it wrote is asked for, too."""
+    record = _find(store, arguments, arguments.rest[0] if arguments.rest else None)
+    if output and record.is_remote:
+        from pumasi.remote import copy_logs
 
-    return find(store, arguments.rest[0] if arguments.rest else None)
+        copy_logs(store, record)
+        record = store.run(record.id)
+    return record
 
 
 def find_runs(store: Store, arguments: Arguments) -> list[RunRecord]:
     """All the runs that were named, each once; they are all looked for before anything is done to one."""
+    names: list[str | None] = [*arguments.rest] or [None]
+    return list({record.id: record for record in (_find(store, arguments, name) for name in names)}.values())
+
+
+def _find(store: Store, arguments: Arguments, name: str | None) -> RunRecord:
+    if place := place_in(arguments):
+        from pumasi.remote import find as find_there
+
+        return find_there(store, place, name, everywhere=arguments.has("all-namespaces"))
     from pumasi.control import find
 
-    names: list[str | None] = [*arguments.rest] or [None]
-    return list({record.id: record for record in (find(store, name) for name in names)}.values())
+    try:
+        return find(store, name)
+    except NotFound as error:
+        hint = "If it runs on a cluster and was started elsewhere: --on k8s looks there."
+        raise NotFound(error.message, f"{error.hint}\n{hint}" if name else error.hint) from None
+
+
+def place_in(arguments: Arguments) -> Place | None:
+    """The cluster that --on names, if any."""
+    pool = arguments.last("on")
+    if pool in (None, "local"):
+        for option in ("namespace", "all-namespaces"):
+            if arguments.has(option):
+                raise UsageError(f"--{option} is for clusters.", "Add --on k8s.")
+        return None
+    name, _, context = str(pool).partition(":")
+    if name != "k8s":
+        raise UsageError(f"'{pool}' is no pool that Pumasi knows.", "Write --on local, --on k8s or --on k8s:CONTEXT.")
+    from pumasi.remote import Place
+
+    return Place(context, arguments.last("namespace") or "")
 
 
 def command_of(record: RunRecord) -> str:

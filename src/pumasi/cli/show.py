@@ -13,14 +13,14 @@ from pumasi.cli.output import STATE_COLOURS, columns, paint, show, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.runs import command_of, find_run, open_store, time_taken
 from pumasi.cli.text import age, clean, count, duration, finite, notable, table
-from pumasi.cli.verbs import JSON, RUNS, Verb
+from pumasi.cli.verbs import JSON, RUNS, WHERE, Verb
 from pumasi.store import EventRow, RunRecord, Store
 
 VERB = Verb(
     name="show",
     usage=("pumasi show [RUN] [options]",),
     about="Tells everything about a run: what was asked for, where it ran, what happened when, how it ended.",
-    options=(JSON,),
+    options=(*WHERE, JSON),
     takes=(0, 1),
     completes=RUNS,
     examples=(("pumasi show", "the last run"), ("pumasi show train-x7 --json", "")),
@@ -30,7 +30,7 @@ _TOLD_APART = ("command", "workdir", "name", "slots", "framework", "nodes", "on"
 
 def main(arguments: Arguments) -> int:
     store = open_store()
-    record = find_run(store, arguments)
+    record = find_run(store, arguments, output=True)
     events = store.events(record.id)
     if arguments.has("json"):
         show_json(_described(store, record, events))

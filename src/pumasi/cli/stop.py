@@ -5,14 +5,14 @@ from __future__ import annotations
 from pumasi.cli.output import say, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.runs import find_runs, open_store
-from pumasi.cli.verbs import JSON, RUNS, Option, Verb
+from pumasi.cli.verbs import JSON, RUNS, WHERE, Option, Verb
 
 VERB = Verb(
     name="stop",
     usage=("pumasi stop [RUN …] [options]",),
     about="""Stops runs: their processes are asked to end, and killed when they have not ended after the run's grace
     (15 seconds, if not told otherwise). Logs, metrics and checkpoints stay.""",
-    options=(Option(("--force",), "kill at once"), JSON),
+    options=(Option(("--force",), "kill at once"), *WHERE, JSON),
     takes=(0, None),
     completes=RUNS,
     examples=(("pumasi stop", "the last run"), ("pumasi stop train-x7k2p --force", "")),

@@ -41,10 +41,18 @@ RUNS = ("RUN",)
 HELP = Option(("-h", "--help"), "show this help")
 JSON = Option(("--json",), "print JSON, for programs")
 
+WHERE = (
+    Option(("--on",), "where to look for the run: k8s, k8s:CONTEXT; else among those known here", "POOL"),
+    Option(("--namespace",), "in that namespace of the cluster", "NAME"),
+    Option(("-A", "--all-namespaces"), "in all namespaces of the cluster"),
+)
+"""For the verbs that are about a run."""
+
 GROUPS: dict[str, dict[str, str]] = {
     "Start": {
         "run": "run a script or a program, as one process or as a gang",
         "attach": "return to a run that goes on without a terminal",
+        "render": "write a run as a file for kubectl, which trains without Pumasi being there",
     },
     "Look": {
         "ps": "list runs",

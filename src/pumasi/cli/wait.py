@@ -8,7 +8,7 @@ from pumasi.cli import sentences
 from pumasi.cli.output import say, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.runs import find_run, open_store, time_taken
-from pumasi.cli.verbs import JSON, RUNS, Option, Verb
+from pumasi.cli.verbs import JSON, RUNS, WHERE, Option, Verb
 from pumasi.errors import SpecError, UsageError
 
 VERB = Verb(
@@ -16,7 +16,7 @@ VERB = Verb(
     usage=("pumasi wait [RUN] [options]",),
     about="""Waits until a run ends, and ends with the exit code that the run ended with; with 4 when the run has not
     ended in time. The run does not mind either way.""",
-    options=(Option(("--timeout",), "wait at most so long: 90, 15m, 2h", "TIME"), JSON),
+    options=(Option(("--timeout",), "wait at most so long: 90, 15m, 2h", "TIME"), *WHERE, JSON),
     takes=(0, 1),
     completes=RUNS,
     examples=(

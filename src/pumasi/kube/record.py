@@ -81,6 +81,10 @@ class Row(NamedTuple):
     def note(self, name: str) -> str:
         return self.notes.get(DOMAIN + name, "")
 
+    @property
+    def created(self) -> float:
+        return float(self.note("created") or 0)
+
     def is_attended(self, now: float) -> bool:
         return bool(self.note("ended")) or now - float(self.note("beat") or 0) < STALE
 
@@ -93,7 +97,7 @@ async def list_rows(api: Api, namespace: str | None) -> list[Row]:
         Row(each["metadata"]["name"], each["metadata"]["namespace"], each["metadata"].get("annotations", {}))
         for each in things
     ]
-    return sorted(rows, key=lambda row: float(row.note("created") or 0), reverse=True)
+    return sorted(rows, key=lambda row: row.created, reverse=True)
 
 
 def path_of(namespace: str, run: str) -> str:
