@@ -68,6 +68,8 @@ async def _manage(run: str) -> None:
     with tempfile.TemporaryDirectory() as home:
         store = Store.open(Path(home))
         store.import_run(run, content.spec, content.state["created"])
+        for at, kind, data in content.events:
+            store.add_event(run, at, kind, data)
         for attempt, frames in archived:
             store.append_log(run, attempt, frames)
         request = Request(run, spec_of(content), program_of(content), Path(home), content.state)

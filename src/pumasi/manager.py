@@ -137,7 +137,9 @@ class Manager:
             case manage.Waiting():
                 self._recorder.event(now, "waiting", reason=action.reason)
             case manage.Restarting():
-                self._recorder.event(now, "restarting", attempt=action.attempt, reason=action.reason)
+                self._recorder.event(
+                    now, "restarting", attempt=action.attempt, reason=action.reason, spent=action.spent
+                )
 
     def _note(self, text: str) -> None:
         self._recorder.event(time.time(), "note", text=text)
@@ -189,10 +191,23 @@ class Manager:
 
     async def _launch(self, attempt: int, placement: Mapping[str, int]) -> None:
         order = self._order(attempt, placement)
+        gang = self._gangs[attempt]
         now = time.time()
-        self._recorder.update(
-            now, attempt=attempt, placement=dict(placement), ranks=len(self._gangs[attempt].table.ranks)
+        self._recorder.event(
+            now,
+            "planned",
+            run=self._run_id,
+            on=self._spec.on,
+            placement=dict(placement),
+            unplaced=self._pool.is_blind,
+            chief=order.nodes[0],
+            framework=self._program.framework,
+            because=self._program.because,
+            python=self._program.command[0],
+            gpus={node: list(ids) for node, ids in self._gpus[attempt].items()},
+            see_gpus=gang.see_gpus,
         )
+        self._recorder.update(now, attempt=attempt, placement=dict(placement), ranks=len(gang.table.ranks))
         self._recorder.event(now, "starting", attempt=attempt)
         try:
             await self._pool.launch(order, self)
@@ -201,33 +216,17 @@ class Manager:
             self._post(manage.Ended(time.monotonic(), TASK, attempt, outcome))
 
     def _order(self, attempt: int, placement: Mapping[str, int]) -> Order:
-        nodes = chief_first(placement)
         details = Attempt(
             run=self._run_id,
             number=attempt,
             placement=placement,
-            gpus=self._gpus[attempt],
+            gpus=self._gpus.get(attempt, {}),
             secret=secrets.token_hex(32),
             nonce=secrets.token_hex(4),
             folder=self._folder,
-            addresses=self._pool.addresses(nodes),
+            addresses=self._pool.addresses(chief_first(placement)),
         )
-        gang = gang_of(self._spec, self._program, details)
-        self._gangs[attempt] = gang
-        self._recorder.event(
-            time.time(),
-            "planned",
-            run=self._run_id,
-            on=self._spec.on,
-            placement=dict(placement),
-            unplaced=self._pool.is_blind,
-            chief=nodes[0],
-            framework=self._program.framework,
-            because=self._program.because,
-            python=self._program.command[0],
-            gpus={node: list(ids) for node, ids in details.gpus.items()},
-            see_gpus=gang.see_gpus,
-        )
+        gang = self._gangs[attempt] = gang_of(self._spec, self._program, details)
         return Order(TASK, attempt, gang.table.nodes, agent_configs(self._spec, self._program, details, gang))
 
     # ---- what the gang tells
@@ -240,16 +239,21 @@ class Manager:
         if words["event"] == "running":
             self._started = self._started or now
             self._recorder.update(now, started=self._started)
-            self._recorder.event(now, "running", attempt=order.attempt, ranks=self._named(order, words["ranks"]))
+            self._tell_once(now, "running", attempt=order.attempt, ranks=self._named(order, words["ranks"]))
             self._post(manage.Started(time.monotonic(), order.task, order.attempt))
         elif words["event"] == "exit":
             ended = {key: words[key] for key in ("rank", "code", "signal")}
-            self._recorder.event(now, "rank ended", attempt=order.attempt, **ended)
+            self._tell_once(now, "rank ended", attempt=order.attempt, **ended)
         elif words["event"] == "ending":
             outcome = self._outcome(order, words["outcome"])
             self._post(manage.Failing(time.monotonic(), order.task, order.attempt, outcome))
         elif words["event"] == "gap":
             self._recorder.event(now, "gap", attempt=order.attempt, rank=words["rank"], lines=words["lines"])
+
+    def _tell_once(self, at: float, kind: str, **data: Any) -> None:
+        """A gang that was adopted tells from its beginning what the manager before us has written down already."""
+        if self._pool.found is None or not self._recorder.has_event(kind, data):
+            self._recorder.event(at, kind, **data)
 
     def _named(self, order: Order, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         table = self._gangs[order.attempt].table

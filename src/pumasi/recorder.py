@@ -71,6 +71,9 @@ class Recorder:
         self.view.output(frames)
         self._measure(at, attempt, frames)
 
+    def has_event(self, kind: str, data: Mapping[str, Any]) -> bool:
+        return any(event.kind == kind and event.data == data for event in self._store.events(self._run_id))
+
     def heard(self, attempt: int) -> dict[int, int]:
         return self._store.last_heard(self._run_id, attempt)
 

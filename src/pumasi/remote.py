@@ -175,7 +175,7 @@ class _Thread(threading.Thread):
         self._home = store.home
         self._record = record
         self._loop = asyncio.new_event_loop()
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[bool] | None = None
         self.trouble: ClusterTrouble | None = None
 
     def run(self) -> None:
@@ -184,7 +184,8 @@ class _Thread(threading.Thread):
         store = Store.open(self._home)
         self._task = self._loop.create_task(_copy(store, self._record, live=True))
         try:
-            self._loop.run_until_complete(self._task)
+            if not self._loop.run_until_complete(self._task):
+                attend(store, self._record)
         except asyncio.CancelledError:
             pass
         except NotThere:
@@ -214,9 +215,9 @@ def _only_one(store: Store, run: str) -> Iterator[bool]:
             yield True
 
 
-async def _copy(store: Store, record: RunRecord, *, live: bool) -> None:
+async def _copy(store: Store, record: RunRecord, *, live: bool) -> bool:
     async with reach(place_of(record)) as (api, namespace):
-        await _Copying(store, record.id, api, namespace).run(live=live)
+        return await _Copying(store, record.id, api, namespace).run(live=live)
 
 
 class _Copying:
@@ -229,7 +230,8 @@ class _Copying:
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._pods: dict[str, Seen] = {}
 
-    async def run(self, *, live: bool) -> None:
+    async def run(self, *, live: bool) -> bool:
+        """Once, or until the run has ended; False: nobody steers it any more."""
         await self._read_archive()
         try:
             while True:
@@ -242,9 +244,11 @@ class _Copying:
                     _apply(self._store, self._run, content)
                     if content.state.get("ended"):
                         self._store.mark_complete(self._run)
-                    return
+                    return True
                 if not content.state.get("ended"):
                     _apply(self._store, self._run, content)
+                    if self._api.now - content.beat > records.STALE:
+                        return False
                 await asyncio.sleep(POLL)
         finally:
             for task in self._readers.values():
@@ -378,4 +382,3 @@ async def _until_gone(api: Api, namespace: str, run: str) -> None:
             return
         await asyncio.sleep(0.2)
     raise ClusterTrouble(f"{run} is being deleted, but the cluster has not finished within {REMOVAL:g} s.")
-

@@ -17,7 +17,7 @@ they can be tested by the thousand without a process, a clock or a wait. Three r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -150,6 +150,7 @@ class Waiting(TaskAction):
 @dataclass(frozen=True)
 class Restarting(TaskAction):
     reason: str  # what ended the attempt before this one
+    spent: int = field(default=0, compare=False)  # restarts so far, without those that cost nothing
 
 
 @dataclass(frozen=True)
@@ -336,7 +337,7 @@ def _restart_or_end(state: RunState, task: TaskState, outcome: Outcome, at: floa
     due = at if spends else at + _pause(task.free_restarts)
     spent, free = task.restarts + spends, task.free_restarts + (not spends)
     fresh = TaskState(task.name, task.attempt + 1, due=due, restarts=spent, free_restarts=free)
-    return fresh, (Restarting(fresh.name, fresh.attempt, outcome.reason),)
+    return fresh, (Restarting(fresh.name, fresh.attempt, outcome.reason, spent),)
 
 
 def _advance(state: RunState, at: float) -> Step:

@@ -22,7 +22,7 @@ from pumasi.kube.archive import Archive
 from pumasi.kube.manifests import DOMAIN, KIND, Owner
 
 BEAT = 10.0
-STALE = 60.0
+STALE = 30.0
 """Seconds after the last beat at which a run counts as unattended."""
 LONGEST = 30 * 86400.0
 """Seconds that a run may go on without any manager, if it has no timeout of its own."""

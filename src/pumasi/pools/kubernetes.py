@@ -132,7 +132,7 @@ def _found(content: Content) -> Found:
     return Found(
         state=state["state"],
         attempt=state.get("attempt", 0),
-        restarts=sum(bool(told.get("spends", True)) for _, kind, told in content.events if kind == "restarting"),
+        restarts=max((told["spent"] for _, kind, told in content.events if kind == "restarting"), default=0),
         placement=state.get("placement", {}),
         created=state["created"],
         started=state.get("started"),
