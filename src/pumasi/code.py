@@ -12,7 +12,7 @@ import stat
 import tarfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
@@ -56,7 +56,11 @@ class _Entry(NamedTuple):
     link: str = ""
 
 
-def pack(folder: Path, must: Sequence[str] = ()) -> Code:
+LeaveOut = Callable[[os.stat_result, bytes], bool]
+"""Whether a file stays here, by what it is and how it begins."""
+
+
+def pack(folder: Path, must: Sequence[str] = (), leave_out: LeaveOut = lambda status, head: False) -> Code:
     """`must` are files that have to be in it. A folder that git ignores as a whole is packed all the same: who works in
     it wants it."""
     try:
@@ -66,15 +70,14 @@ def pack(folder: Path, must: Sequence[str] = ()) -> Code:
         needed = _Needed(folder, must)
         walk = _Walk(os.path.realpath(folder), needed)
         walk.run()
-        return _pack(walk, needed)
+        return _pack(walk, needed, _Archive(leave_out))
     except OSError as error:
         raise _unreadable([(str(error.filename or folder), error)]) from None
 
 
-def _pack(walk: _Walk, needed: _Needed) -> Code:
+def _pack(walk: _Walk, needed: _Needed, archive: _Archive) -> Code:
     if walk.size > LARGEST * _BEST_RATIO:
         raise _too_large(walk)
-    archive = _Archive()
     unreadable = list(walk.unreadable)
     for entry in sorted(walk.entries, key=lambda each: each.path):
         try:
@@ -224,10 +227,11 @@ def _is_venv(found: os.DirEntry[str]) -> bool:
 
 
 class _Archive:
-    def __init__(self) -> None:
+    def __init__(self, leave_out: LeaveOut) -> None:
         self.names: set[str] = set()
         self.files = 0
         self.size = 0
+        self._leave_out = leave_out
         self._stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
         self._packed = bytearray()
 
@@ -245,15 +249,18 @@ class _Archive:
             if file is None:
                 return
             with file:
-                self._add_file(entry.path, file)
+                if not self._add_file(entry.path, file):
+                    return
         self.names.add(entry.path)
         self.files += entry.size is not None
 
-    def _add_file(self, path: str, file: BinaryIO) -> None:
+    def _add_file(self, path: str, file: BinaryIO) -> bool:
         """The size stands before the content. So a file of one piece is as large as what was read of it, and a larger
         one is read as far as it went at first, however much is being added to it."""
         status = os.fstat(file.fileno())
         piece = file.read(_PIECE)
+        if self._leave_out(status, piece):
+            return False
         size = len(piece) if len(piece) < _PIECE else max(status.st_size, _PIECE)
         self._write(_header(path, tarfile.REGTYPE, 0o755 if status.st_mode & 0o100 else 0o644, size=size))
         self._write(piece)
@@ -266,6 +273,7 @@ class _Archive:
             left -= len(piece)
         self._write(bytes(-size % tarfile.BLOCKSIZE))
         self.size += size
+        return True
 
     def _write(self, data: bytes) -> None:
         self._packed += self._stream.compress(data)

@@ -38,6 +38,7 @@ RIGHTS = (
     Right("", "configmaps", "list", "the beginning of every watch"),
     Right("", "configmaps", "watch", "to hear a wish to stop, or that the run was deleted"),
     Right("", "configmaps", "patch", "to write down how the run stands"),
+    Right("", "configmaps", "delete", "to drop the oldest output of a run that writes without end"),
     Right("", "secrets", "create", "what the pods of a run know each other by; it can't read any"),
     Right("", "services", "create", "how the pods of a run reach the first of them"),
     Right("", "pods", "create", "to start"),
