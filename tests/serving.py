@@ -114,6 +114,8 @@ async def serve(handler: Handler, tls: ssl.SSLContext | None = None, port: int =
     finally:
         listening.close()
         await server.close()
+        # Sockets are closed in the loop's next round.
+        await asyncio.sleep(0)
 
 
 def in_turn(*steps: Step) -> Handler:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -406,7 +407,7 @@ async def tunnel(request: Request) -> None:
     finally:
         for way in ways:
             way.cancel()
-        writer.close()
+        writer.transport.abort()
 
 
 @asynchronous
@@ -419,6 +420,28 @@ async def test_a_proxy_is_asked_for_a_tunnel_to_an_encrypted_server(certificates
         assert proxy.requests[0].target == server.url.removeprefix("https://")
         assert proxy.requests[0].headers["proxy-authorization"] == "Basic dXNAZXI6c2VjcmV0"
         assert "proxy-authorization" not in server.requests[0].headers
+        await client.close()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 can't speak TLS inside of TLS")
+@asynchronous
+async def test_a_proxy_may_be_encrypted_itself(certificates: Path) -> None:
+    tls = server_side(certificates)
+    async with serve(in_turn(answer(b"1")), tls) as server, serve(tunnel, tls) as proxy:
+        through = proxy.url.replace("127.0.0.1", "localhost")
+        client = Client(server.url, trust=trusting(certificates), server_name="localhost", proxy=through)
+        assert await read(client) == b"1"
+        await client.close()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 11), reason="Python 3.11 and newer can")
+@asynchronous
+async def test_an_old_python_says_that_it_can_not_use_an_encrypted_proxy(certificates: Path) -> None:
+    async with serve(in_turn(b"HTTP/1.1 200 OK\r\n\r\n"), server_side(certificates)) as proxy:
+        through = proxy.url.replace("127.0.0.1", "localhost")
+        client = Client("https://somewhere.invalid", trust=trusting(certificates), proxy=through)
+        with pytest.raises(HttpTrouble, match="can't speak TLS inside of TLS"):
+            await read(client)
         await client.close()
 
 

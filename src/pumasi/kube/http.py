@@ -394,7 +394,7 @@ class Client:
         try:
             _watch_over(wire.transport.get_extra_info("socket"))
             if self._proxy and self._proxy.scheme == "https":
-                await _encrypt(wire, None, self._proxy.hostname or "")
+                await _encrypt(wire, self._trust, self._proxy.hostname or "")
             if self._proxy and self._server.scheme == "https":
                 await self._tunnel(wire, self._proxy)
             if self._server.scheme == "https":
