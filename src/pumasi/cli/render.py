@@ -47,8 +47,8 @@ VERB = Verb(
     passes_on=True,
     completes=("FILE",),
     examples=(
-        ("pumasi render --slots 4 train.py | kubectl apply -f -", "four pods that train one model together"),
-        ("pumasi render --gpus 8 --pods 2 --image IMG -o train.yaml train.py", "two pods with four GPUs each"),
+        ("pumasi render --slots 4 train.py | kubectl apply -f -", "four pods"),
+        ("pumasi render --gpus 8 --pods 2 -o train.yaml train.py", "two pods with four GPUs each"),
     ),
 )
 

@@ -147,6 +147,8 @@ def main(arguments: Arguments) -> int:
 
     spec = build_spec(flags_of(arguments), Path.cwd(), os.environ)
     if arguments.has("dry-run"):
+        if spec.pool != "local":
+            return _preview_there(spec, arguments)
         return _preview(spec, as_json=arguments.has("json"))
     if arguments.has("detach"):
         return _detach(spec, arguments)
@@ -223,6 +225,27 @@ def _preview(spec: Spec, *, as_json: bool) -> int:
         show_json(told)
     else:
         show(_outline(told))
+    return 0
+
+
+def _preview_there(spec: Spec, arguments: Arguments) -> int:
+    """The objects themselves. What only programs read is cut short in YAML, which is for people."""
+    import asyncio
+
+    from pumasi.kube.documents import abridged, to_yaml
+    from pumasi.pools.rehearsal import preview_cluster
+    from pumasi.session import prepare
+    from pumasi.store import default_home
+
+    spec, program, packed = prepare(spec, default_home(os.environ))
+    objects = asyncio.run(preview_cluster(spec, program, packed, say, detached=arguments.has("detach")))
+    for note in program.notes:
+        say(note)
+    if arguments.has("json"):
+        show_json(objects)
+    else:
+        remark = "What would be made, and is not. Long texts are cut short here: --json prints all of them."
+        sys.stdout.write(to_yaml(map(abridged, objects), [remark]))
     return 0
 
 
