@@ -1,17 +1,25 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from pumasi.core.spec import Spec
+from pumasi.pools.base import Pool
 from pumasi.pools.local import LocalPool
 from pumasi.testing.pools import PoolBench, PoolContract
 
 
 def make_bench(folder: Path, **fields: object) -> PoolBench:
     spec = Spec.model_validate({"command": ["train.py"], "workdir": str(folder), **fields})
-    return PoolBench(LocalPool(spec, folder / "home", ()), folder)
+
+    @asynccontextmanager
+    async def opened(adopt: bool) -> AsyncIterator[Pool]:
+        yield LocalPool(spec, folder / "home", ())
+
+    return PoolBench(opened, str(folder))
 
 
 class TestThisMachine(PoolContract):

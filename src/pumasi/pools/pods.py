@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,12 @@ DRAIN = 20.0
 """Seconds that the last lines of a container that has ended may take to arrive."""
 MARGIN = 15.0
 """Seconds that an agent needs, beyond what it waits for, to end its ranks by force."""
+_NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 _CAUSED_BY_SILENCE = frozenset(("silent", "hub lost"))
+
+
+class _NotCreated(Exception):
+    """The gang can't be whole any more, or shall not be."""
 
 
 class PodGang:
@@ -88,18 +94,19 @@ class PodGang:
         gate = asyncio.Semaphore(AT_ONCE)
         answers = await asyncio.gather(*(self._create(pod, gate) for pod in pods), return_exceptions=True)
         for error in answers:
-            if isinstance(error, (Forbidden, Rejected)):
-                self._refusal = self._refusal or sight.rejection(error.said)
-            elif isinstance(error, BaseException):
+            if isinstance(error, BaseException) and not isinstance(error, (Forbidden, Rejected, _NotCreated)):
                 self._failure = self._failure or _trouble(error)
         self._gone |= {name for name, answer in zip(self._names, answers, strict=True) if answer is not None}
         if self._refusal or self._failure:
             await self._take_down(1)
+        elif self._asked:
+            # Again: what was on its way when the end was asked for is there only now.
+            await self._delete(1, fieldSelector=_NOT_ENDED)
 
     async def _create(self, pod: Mapping[str, Any], gate: asyncio.Semaphore) -> None:
         async with gate:
             if self._refusal or self._failure or self._asked:
-                raise ClusterTrouble("Not created, since the gang can't be whole.")
+                raise _NotCreated
             try:
                 await self._api.create(self._folder, pod)
             except Conflict:
@@ -186,9 +193,9 @@ class PodGang:
         self._set_deadline()
         await self._delete(grace)
 
-    async def _delete(self, grace: int) -> None:
+    async def _delete(self, grace: int, **fields: str) -> None:
         try:
-            await self._api.delete_all(self._folder, grace=grace, labelSelector=self._selector)
+            await self._api.delete_all(self._folder, grace=grace, labelSelector=self._selector, **fields)
         except ClusterTrouble as trouble:
             self.away(trouble.message)
 
@@ -202,14 +209,15 @@ class PodGang:
         self._deadline = None
 
     def end(self, grace: float) -> None:
-        """Deleting a pod is the only way to reach its agent from here. Pods that have ended are kept for their logs."""
+        """Deleting a pod is the only way to reach its agent from here, which knows of one grace only: its own. Pods
+        that have ended are kept for their logs."""
         if self.over:
             return
         self._asked = True
         self._set_deadline()
         self._changed.set()
-        seconds = max(1, int(grace) + (12 if grace > 0 else 0))
-        self._ending = asyncio.ensure_future(self._delete(seconds))
+        seconds = max(1, math.ceil(grace) + (12 if grace >= self.grace else 0))
+        self._ending = asyncio.ensure_future(self._delete(seconds, fieldSelector=_NOT_ENDED))
 
     # ---- what the gang says
 
@@ -240,9 +248,10 @@ class PodGang:
                 if index == 0 or self._told is None:
                     self._told = part["outcome"]
                     self._changed.set()
-            elif part["event"] != "listening":
-                if part["event"] == "running":
-                    self._whole()
+            elif part["event"] == "running":
+                self._whole()
+                self.sink.said(self.order, part)
+            elif part["event"] == "exit" or (part["event"] == "ending" and _is_certain(part["outcome"])):
                 self.sink.said(self.order, part)
 
     async def _finish_reading(self) -> None:
@@ -262,6 +271,12 @@ class PodGang:
         if facts["cause"] == "agent died":
             facts = {**facts, "tail": self._strange[-20:]}
         self.sink.ended(self.order, facts)
+
+
+def _is_certain(outcome: Mapping[str, Any]) -> bool:
+    """An agent that was told to stop does not know by whom: an eviction looks like a wish of the user's. Nor does it
+    know why another one is silent. The pods tell, when they have ended."""
+    return outcome["cause"] not in _CAUSED_BY_SILENCE and outcome["cause"] != "stopped"
 
 
 def _is_pull_failure(pod: Mapping[str, Any]) -> bool:
