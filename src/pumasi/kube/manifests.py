@@ -37,13 +37,17 @@ MOST_PIECES = 7
 CHUNK = 1_000_000
 """Bytes of code in one ConfigMap that is mounted."""
 _SHM_FRAMEWORKS = ("torch", "tensorflow", "jax", "horovod", "mpi")
-# Written to be short: it stands in every pod, and only fetches the agent, which does the rest.
+# Written to be short: it stands in every pod, and only fetches the agent, which does the rest. In the same process: a
+# second Python would take as long to start as this one.
 BOOT = (
     "import base64,os,sys,zlib;"
     f"os.makedirs('{FOLDER}',exist_ok=True);"
     f"path='{FOLDER}/agent.py';"
-    "open(path,'wb').write(zlib.decompress(base64.b64decode(os.environ.pop('PUMASI_BOOT_AGENT'))));"
-    "os.execv(sys.executable,[sys.executable,'-I','-S',path,'pod'])"
+    "text=zlib.decompress(base64.b64decode(os.environ.pop('PUMASI_BOOT_AGENT')));"
+    "open(path,'wb').write(text);"
+    "__file__=path;"
+    "sys.argv=[path,'pod'];"
+    "exec(compile(text,path,'exec'))"
 )
 
 
@@ -216,7 +220,7 @@ def _container(spec: Spec, gang: Gang, config: Mapping[str, Any]) -> Object:
     container: Object = {
         "name": "main",
         "image": spec.image,
-        "command": [spec.python or "python3", "-c", BOOT],
+        "command": [spec.python or "python3", "-I", "-S", "-c", BOOT],
         "env": [*_boot_env(gang, config), *_user_env(spec)],
     }
     uses = [secret_use(text) for text in spec.env_from_secret]
