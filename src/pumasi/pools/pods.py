@@ -52,6 +52,7 @@ class PodGang:
         self._refusal: sight.Refusal | None = None
         self._failure: Mapping[str, Any] | None = None
         self._asked = False
+        self._ran = False
         self._deadline: float | None = None
         self._expected = len(order.configs)
         self._names = [manifests.pod_name(run, order.task, order.attempt, n) for n in range(self._expected)]
@@ -69,6 +70,7 @@ class PodGang:
         """Create `pods` (none: they are there already, and `heard` says how much of their output is known) and stay
         until the attempt is over."""
         self._heard = heard
+        self._ran = bool(heard)
         watching = asyncio.ensure_future(self._watch())
         try:
             await self._created(pods, watching)
@@ -209,13 +211,16 @@ class PodGang:
         self._deadline = None
 
     def end(self, grace: float) -> None:
-        """Deleting a pod is the only way to reach its agent from here, which knows of one grace only: its own. Pods
-        that have ended are kept for their logs."""
+        """Deleting a pod is the only way to reach its agent from here, which knows of one grace only: its own. Before
+        the gang is whole nothing runs that would need it, and a Python that has just begun hears nothing yet. Pods that
+        have ended are kept for their logs."""
         if self.over:
             return
         self._asked = True
         self._set_deadline()
         self._changed.set()
+        if not self._ran:
+            grace = min(grace, 1.0)
         seconds = max(1, math.ceil(grace) + (12 if grace >= self.grace else 0))
         self._ending = asyncio.ensure_future(self._delete(seconds, fieldSelector=_NOT_ENDED))
 
