@@ -42,7 +42,7 @@ async def open_pool(request: Request, *, adopt: bool) -> AsyncIterator[Pool]:
     connection = connect(spec.context, os.environ)
     async with Api(connection) as api:
         record = Record(api, spec.namespace or connection.namespace, request.run, _manager_name())
-        pool = await (_take_over(api, request, record) if adopt else _make(api, request, record))
+        pool = await (_take_over(api, request, record) if adopt else _make(api, request, record, look=True))
         record.attend()
         try:
             yield pool
@@ -54,7 +54,8 @@ def _manager_name() -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
 
 
-async def _make(api: Api, request: Request, record: Record) -> KubernetesPool:
+async def _make(api: Api, request: Request, record: Record, *, look: bool = False) -> KubernetesPool:
+    """`look`: somebody will ask for the nodes next."""
     spec, program = request.spec, request.program
     code = manifests.code_objects(request.run, request.packed)
     asked = {
@@ -63,13 +64,16 @@ async def _make(api: Api, request: Request, record: Record) -> KubernetesPool:
         "code": code._asdict(),
     }
     shown = {"slots": spec.slots, "command": " ".join(spec.command)[:200]}
+    pool = KubernetesPool(api, spec, program.framework, record, code)
+    if look:
+        pool.look_ahead()
     try:
         await record.create(asked, {**request.fields, **shown}, spec.start_timeout + spec.grace)
     except BaseException:
+        await pool.let_go()
         with contextlib.suppress(PumasiError):
             await record.remove()
         raise
-    pool = KubernetesPool(api, spec, program.framework, record, code)
     pool.upload(request.packed)
     return pool
 
@@ -151,6 +155,7 @@ class KubernetesPool(Pool):
         self._record = record
         self._run = record.run
         self._rooms: list[Room] = []
+        self._looking: asyncio.Task[list[Room]] | None = None
         self._lost_nodes: set[str] = set()
         self._gangs: dict[tuple[str, int], PodGang] = {}
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -182,13 +187,18 @@ class KubernetesPool(Pool):
         self._record.extend(spec.start_timeout + spec.grace + self.confirm)
         if not self.is_blind:
             try:
-                self._rooms = await self._look()
+                looking, self._looking = self._looking, None
+                self._rooms = await (looking or self._look())
             except Forbidden:
                 self.is_blind = True
                 self.tell(BLIND)
         if self.is_blind:
             return self.capacity()
         return [Node(each.name, each.free, each.domains) for each in self._rooms]
+
+    def look_ahead(self) -> None:
+        """What `nodes` will be asked for soon, beside whatever has to be done before."""
+        self._looking = asyncio.ensure_future(self._look())
 
     async def _look(self) -> list[Room]:
         nodes, pods = await asyncio.gather(
@@ -320,3 +330,7 @@ class KubernetesPool(Pool):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        if self._looking is not None:
+            self._looking.cancel()
+            with contextlib.suppress(asyncio.CancelledError, PumasiError):
+                await self._looking
