@@ -1,7 +1,9 @@
-"""What a manager may do in a cluster, why, and the objects that allow it.
+"""What a manager inside a cluster may do there, why, and the objects that allow it.
 
 ServiceAccount ◄─ RoleBinding ─► Role                      in the namespace: all that a manager needs
                ◄─ ClusterRoleBinding ─► ClusterRole        everywhere: to see what is free; may be missing
+
+Whoever starts a run makes its anchor, record and code with rights of their own.
 """
 
 from __future__ import annotations
@@ -29,11 +31,9 @@ class Right(NamedTuple):
 
 
 RIGHTS = (
-    Right("batch", "jobs", "create", "a run's anchor, with which all of it goes"),
-    Right("batch", "jobs", "get", "to learn how long a run that it takes over may go on"),
+    Right("batch", "jobs", "get", "to learn how long the run that it takes over may go on"),
     Right("batch", "jobs", "patch", "to let a run go on for longer, and to complete it at its end"),
-    Right("batch", "jobs", "delete", "to take back what it could not make whole"),
-    Right("", "configmaps", "create", "a run's record and code"),
+    Right("", "configmaps", "create", "to keep the output of a run"),
     Right("", "configmaps", "get", "to take over a run, and to see who else has written its record"),
     Right("", "configmaps", "list", "the beginning of every watch"),
     Right("", "configmaps", "watch", "to hear a wish to stop, or that the run was deleted"),

@@ -48,7 +48,7 @@ class Rehearsal(Api):
 async def preview_cluster(
     spec: Spec, program: Program, packed: bytes, tell: Callable[[str], None], *, detached: bool = False
 ) -> list[Object]:
-    """All objects, in the order in which they would be made, given what is free now; DoesNotFit when that is too little.
+    """All objects, in the order in which they would be made, given what is free now; DoesNotFit if too little is.
     Only the end of the run's id, uids, addresses and the star's secret are chosen later."""
     connection = connect(spec.context, os.environ)
     api = Rehearsal(connection)
