@@ -128,9 +128,13 @@ class Api:
         patience: float,
         away: Callable[[str], None] = lambda sentence: None,
         metadata_only: bool = False,
+        fresh: bool = False,
         **query: str,
     ) -> AsyncGenerator[Event, None]:
         """What is there as ADDED, then SYNCED once, then each change as ADDED, MODIFIED or DELETED with the object.
+
+        `fresh` is for objects that are still to be made: the API server answers at once with what it remembers, where
+        it would else see to it first that it remembers all, for up to 0.1 seconds. Nothing is missed that comes later.
 
         Goes on by itself after every break, with nothing left out but what came and went, or changed more than once,
         during a long one. `away` is called with a sentence when the cluster becomes unreachable, and with an empty one
@@ -143,7 +147,8 @@ class Api:
             ask = absence.bound(self._try)
             try:
                 if not known.version:
-                    items, version = await self._pages(ask, path, query, metadata_only)
+                    start = {"resourceVersion": "0"} if fresh and not synced else {}
+                    items, version = await self._pages(ask, path, {**query, **start}, metadata_only)
                     absence.over()
                     for event in known.compare(items, version):
                         yield event

@@ -71,7 +71,7 @@ class PodGang:
         until the attempt is over."""
         self._heard = heard
         self._ran = bool(heard)
-        watching = asyncio.ensure_future(self._watch())
+        watching = asyncio.ensure_future(self._watch(fresh=bool(pods)))
         try:
             await self._created(pods, watching)
             while not self._is_over():
@@ -117,8 +117,10 @@ class PodGang:
                 self._refusal = self._refusal or sight.rejection(error.said)
                 raise
 
-    async def _watch(self) -> None:
-        changes = self._api.watch(self._folder, patience=PATIENCE, away=self.away, labelSelector=self._selector)
+    async def _watch(self, *, fresh: bool) -> None:
+        changes = self._api.watch(
+            self._folder, patience=PATIENCE, away=self.away, fresh=fresh, labelSelector=self._selector
+        )
         async for kind, pod in changes:
             if kind == "SYNCED":
                 self._synced.set()
