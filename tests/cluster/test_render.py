@@ -38,6 +38,7 @@ FAILING = """
 import os, sys, time
 print("begun", flush=True)
 if os.environ["PUMASI_RANK"] == "1":
+    time.sleep(2)  # the others have begun by then, however slow the machine
     sys.exit("no way")
 time.sleep(600)
 """
