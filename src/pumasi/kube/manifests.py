@@ -208,7 +208,7 @@ def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]
     if volumes := _volumes(spec, gang):
         body["volumes"] = volumes
     made = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
-    return apply([parse_patch(text) for text in spec.patches], made)
+    return apply([parse_patch(text) for text in spec.patches], made) if spec.patches else made
 
 
 def grace_of(spec: Spec) -> int:
