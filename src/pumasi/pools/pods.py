@@ -44,6 +44,7 @@ class PodGang:
         self._synced = asyncio.Event()
         self._objects: dict[str, Mapping[str, Any]] = {}
         self._gone: set[str] = set()
+        self._ended: set[str] = set()
         self._pulls: dict[str, int] = {}
         self._sieves: dict[str, Sieve] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
@@ -136,7 +137,10 @@ class PodGang:
             self._gone.add(name)
         if _is_pull_failure(pod) and not (before and _is_pull_failure(before)):
             self._pulls[name] = self._pulls.get(name, 0) + 1
-        if sight.see(pod).started and name not in self._readers:
+        seen = sight.see(pod)
+        if seen.ended:
+            self._ended.add(name)
+        if seen.started and name not in self._readers:
             self._readers[name] = asyncio.ensure_future(self._read(name))
 
     async def _wait_for_news(self, watching: asyncio.Future[None]) -> None:
@@ -245,7 +249,7 @@ class PodGang:
             )
 
     def _has_ended(self, name: str) -> bool:
-        return name in self._gone or sight.see(self._objects[name]).ended
+        return name in self._gone or name in self._ended
 
     def _hear(self, index: int, chunk: bytes) -> None:
         for part in separate(chunk):
