@@ -198,4 +198,4 @@ async def _pause(seconds: float, unless: Callable[[], bool]) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while (left := deadline - loop.time()) > 0 and not unless():
-        await asyncio.sleep(min(left, _GLANCE))
+        await asyncio.sleep(min(left, max(_GLANCE, seconds / 10)))
