@@ -240,8 +240,11 @@ class _Copying:
                 reading = [task for task in self._readers.values() if not task.done()]
                 if not live or (content.state.get("ended") and not reading):
                     # The state comes last: who sees the end has all that was said before it.
-                    await asyncio.gather(*reading)
+                    answers = await asyncio.gather(*reading, return_exceptions=True)
                     _apply(self._store, self._run, content)
+                    for trouble in answers:
+                        if isinstance(trouble, BaseException):
+                            raise trouble
                     if content.state.get("ended"):
                         self._store.mark_complete(self._run)
                     return True
@@ -281,7 +284,7 @@ class _Copying:
     async def _read(self, pod: str, attempt: int) -> None:
         sieve = Sieve(self._store.last_heard(self._run, attempt))
         deliver = self._deliver(attempt)
-        with contextlib.suppress(ClusterTrouble):
+        with contextlib.suppress(NotThere):
             async for chunk in self._api.log(self._namespace, pod, follow=False, idle=BRIEF):
                 deliver(sieve.pass_on(chunk))
             deliver(sieve.finish())

@@ -178,13 +178,7 @@ def test_every_right_is_put_to_the_test_here() -> None:
     assert {*ALWAYS, right(*BY_FORCE), right(*TO_STOP), *(right(*each) for each in TO_KEEP)} == set(RIGHTS)
 
 
-UNTOLD = pytest.mark.xfail(strict=True, reason="a manager that may not read output does not say so")
-
-
-@pytest.mark.parametrize(
-    "missing",
-    [pytest.param(each, marks=UNTOLD if each.resource == "pods/log" else (), id=str(each)) for each in ALWAYS],
-)
+@pytest.mark.parametrize("missing", ALWAYS, ids=str)
 def test_without_it_no_run_comes_to_its_end(place: Place, missing: Right) -> None:
     with place.without(missing):
         run = place.start(HELLO)

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pumasi.errors import NotFound, UsageError
+from pumasi.cli.output import say
+from pumasi.errors import ClusterTrouble, NotFound, UsageError
 from pumasi.store import RunRecord, Store, default_home
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ def find_run(store: Store, arguments: Arguments, *, output: bool = False) -> Run
     if output and record.is_remote:
         from pumasi.remote import copy_logs
 
-        copy_logs(store, record)
+        try:
+            copy_logs(store, record)
+        except ClusterTrouble as trouble:
+            say(f"This may not be all: {trouble.message}")
         record = store.run(record.id)
     return record
 

@@ -63,6 +63,8 @@ def _ending(facts: Mapping[str, Any], who: str, tail: Sequence[str]) -> Ending:
         case "absent":
             missing = ", ".join(facts["nodes"])
             return Ending(Verdict.LOST, f"The gang was not whole in time: {missing} did not come.", _LATE_HINT)
+        case "late":
+            return Ending(Verdict.LOST, f"The gang was not whole in time: {facts['who']}.", _LATE_HINT)
         case cause:
             verdict, reason, hint = _PLAIN[cause]
             return Ending(verdict, reason.format(who=who), hint)

@@ -281,9 +281,10 @@ class Record:
     async def finish(self, keep: float) -> None:
         """The last write; then the anchor counts as complete, and Kubernetes removes all of it in time."""
         await self.leave()
-        with contextlib.suppress(ClusterTrouble, RunBusy):
-            if self.archive is not None:
+        if self.archive is not None:
+            with contextlib.suppress(ClusterTrouble):  # Its pods have the output as well.
                 await self.archive.flush()
+        with contextlib.suppress(ClusterTrouble, RunBusy):
             await self._write()
             spec = {"completions": 0, "ttlSecondsAfterFinished": int(keep)}
             await self._api.patch(anchor_path(self.namespace, self.run), {"spec": spec})

@@ -20,6 +20,7 @@ Facts = Mapping[str, Any]
 _BAD_IMAGE = frozenset(("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"))
 _HOPELESS_IMAGE = re.compile(r"not found|unauthorized|denied|invalid|forbidden|no such host|manifest unknown", re.I)
 _BAD_START = frozenset(("CreateContainerConfigError", "CreateContainerError", "RunContainerError"))
+_MAY_PASS = re.compile(r"failed to sync|timed? ?out|deadline exceeded|connection refused|unavailable", re.I)
 _NO_PROGRAM = re.compile(r'exec: "([^"]+)": (?:executable file not found|stat .*no such file)')
 _TURNED_AWAY = re.compile(r"^(OutOf|NodeAffinity|UnexpectedAdmissionError|TopologyAffinityError|NodeShutdown)")
 _QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.+), used: (.+), limited: (.+)")
@@ -147,7 +148,7 @@ def stuck(pod: Object, pulls: int) -> Facts | None:
     if reason in _BAD_IMAGE and (pulls > 1 or _HOPELESS_IMAGE.search(said) or reason == "InvalidImageName"):
         hint = "Check its name, that the cluster reaches its registry, and pull secret (--set spec.imagePullSecrets…)."
         return _told("failed", f"The image {image} can't be pulled: {said}.", hint, pod)
-    if reason in _BAD_START:
+    if reason in _BAD_START and not _MAY_PASS.search(said):
         hint = "--as-image-user runs it as the image's own user." if "runAsNonRoot" in said else ""
         return _told("failed", f"The container can't be started: {said}.", hint, pod)
     return None
@@ -165,6 +166,14 @@ def broken_start(pod: Object) -> Facts | None:
         hint = "--image names one that has it (python:3.12-slim has), --python the place of it in the image."
         return _told("failed", f"The image {image} has no {missing[1]}.", hint, pod)
     return _told("failed", f"The container can't be started: {said}.", "", pod)
+
+
+def lateness(seen: Seen, pod: Object, events: Sequence[Object]) -> str:
+    """Why this pod has not started, as far as anybody knows."""
+    waiting = _state(pod).get("waiting") or {}
+    said = events[-1].get("message", "") if events else waiting.get("message") or waiting.get("reason", "")
+    which = _which(seen).replace("The", "the", 1)
+    return f"{which} did not start: {_plain(said)}" if said else f"{which} did not start"
 
 
 def verdict_on(pods: Sequence[Seen], told: Facts | None, asked: bool) -> Facts:

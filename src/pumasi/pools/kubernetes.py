@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ from pumasi.pools.pods import MARGIN, PodGang
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
 
+AVOIDED = 60.0
+"""Seconds for which a node that has lost a pod is left out: Kubernetes may not have noticed yet that it is gone."""
 BLIND = (
     "You may not list the nodes and pods of this cluster: its own scheduler places the slots, one a pod, "
     "and all of them start or none."
@@ -58,6 +61,7 @@ async def _make(api: Api, request: Request, record: Record, *, look: bool = Fals
     """`look`: somebody will ask for the nodes next."""
     spec, program = request.spec, request.program
     code = manifests.code_objects(request.run, request.packed)
+    _check_changes(spec, program.framework, code)
     asked = {
         "spec": spec.model_dump(mode="json"),
         "program": program._replace(files={})._asdict(),
@@ -110,6 +114,12 @@ def _word(api: Api) -> str:
     return f"k8s:{api.connection.context}" if api.connection.context else "k8s"
 
 
+def _check_changes(spec: Spec, framework: str, code: CodeObjects) -> None:
+    """Whether what --set asks for can be done to a pod at all is told before anything is made."""
+    gang = manifests.Gang("run", "main", 0, manifests.Owner("", "", ""), "hub", True, framework, code)
+    manifests.pod(spec, gang, 0, "node", {"slots": 1})
+
+
 async def _take_over(api: Api, request: Request, record: Record) -> KubernetesPool:
     content = await record.claim()
     code = CodeObjects(**content.code)
@@ -156,7 +166,7 @@ class KubernetesPool(Pool):
         self._run = record.run
         self._rooms: list[Room] = []
         self._looking: asyncio.Task[list[Room]] | None = None
-        self._lost_nodes: set[str] = set()
+        self._lost_nodes: dict[str, float] = {}
         self._gangs: dict[tuple[str, int], PodGang] = {}
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._uploads: list[asyncio.Future[Any]] = []
@@ -212,7 +222,7 @@ class KubernetesPool(Pool):
             manifests.needs_of(spec),
             tolerations=[toleration(text) for text in spec.tolerations],
             selector=spec.node_selector,
-            avoid=self._lost_nodes,
+            avoid={node for node, at in self._lost_nodes.items() if time.monotonic() - at < AVOIDED},
             topology=spec.topology,
         )
 
@@ -257,7 +267,7 @@ class KubernetesPool(Pool):
 
     def _forget(self, key: tuple[str, int]) -> None:
         gang, task = self._gangs.pop(key), self._tasks.pop(key)
-        self._lost_nodes = gang.lost_nodes
+        self._lost_nodes |= dict.fromkeys(gang.lost_nodes, time.monotonic())
         if not task.cancelled() and (error := task.exception()):
             self.fail(error)
 

@@ -54,7 +54,10 @@ class PodGang:
         self._failure: Mapping[str, Any] | None = None
         self._asked = False
         self._ran = False
+        self._late = ""
         self._deadline: float | None = None
+        self._nudge: float | None = None
+        self._unreadable: Mapping[str, Any] | None = None
         self._expected = len(order.configs)
         self._names = [manifests.pod_name(run, order.task, order.attempt, n) for n in range(self._expected)]
         self.order = order
@@ -146,7 +149,8 @@ class PodGang:
     async def _wait_for_news(self, watching: asyncio.Future[None]) -> None:
         """Until something has changed, or the deadline; trouble of the watch is the manager's to handle."""
         loop = asyncio.get_running_loop()
-        timeout = None if self._deadline is None else max(0.0, self._deadline - loop.time())
+        due = min((limit for limit in (self._nudge, self._deadline) if limit is not None), default=None)
+        timeout = None if due is None else max(0.0, due - loop.time())
         news = asyncio.ensure_future(self._changed.wait())
         await asyncio.wait((news, watching), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         news.cancel()
@@ -174,10 +178,15 @@ class PodGang:
                 await self._take_down(1)
         if self._deadline is None and self._shows_an_end():
             self._set_deadline()
-        elif self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline:
+            self._nudge = asyncio.get_running_loop().time() + (self.grace + MARGIN / 3 if self._ran else 0.0)
+        if _is_due(self._nudge):
+            self._nudge = None
+            await self._delete(math.ceil(self.grace) if self._ran else 1, fieldSelector=_NOT_ENDED)
+        elif _is_due(self._deadline):
             await self._force()
 
     def _look_for_trouble(self) -> None:
+        self._failure = self._failure or self._unreadable
         for name, pod in self._objects.items():
             if name in self._gone:
                 continue
@@ -189,13 +198,15 @@ class PodGang:
         return bool(self._told or self._gone or any(pod.ended or pod.deleting for pod in self._seen))
 
     def _set_deadline(self) -> None:
+        """The others end by themselves, if they can hear each other; `_nudge` is when they are told to."""
+        wait = self._longest_life() + (self.grace if self._asked else 0.0)
+        self._deadline = asyncio.get_running_loop().time() + wait
+
+    def _longest_life(self) -> float:
         """After this nothing of the gang lives anywhere, even on a node that nobody can reach: an agent that is cut off
         ends its ranks by itself. Whoever was silent has been so for long already."""
         silent = self._told is not None and self._told["cause"] in _CAUSED_BY_SILENCE
-        wait = (0.0 if silent else self.silence) + min(self.grace, 5.0) + MARGIN
-        if self._asked:
-            wait += self.grace
-        self._deadline = asyncio.get_running_loop().time() + wait
+        return (0.0 if silent else self.silence) + self.grace + MARGIN
 
     async def _take_down(self, grace: int) -> None:
         self._set_deadline()
@@ -228,7 +239,23 @@ class PodGang:
         if not self._ran:
             grace = min(grace, 1.0)
         seconds = max(1, math.ceil(grace) + (12 if grace >= self.grace else 0))
-        self._ending = asyncio.ensure_future(self._delete(seconds, fieldSelector=_NOT_ENDED))
+        self._ending = asyncio.ensure_future(self._end_pods(seconds))
+
+    async def _end_pods(self, grace: int) -> None:
+        if not self._ran and not self._late:
+            self._late = await self._find_late()
+        await self._delete(grace, fieldSelector=_NOT_ENDED)
+
+    async def _find_late(self) -> str:
+        """Whom the gang is waiting for, and what the cluster says about that."""
+        late = next((pod for pod in self._seen if not pod.started and pod.name not in self._gone), None)
+        if late is None:
+            return ""
+        about = f"involvedObject.name={late.name},type=Warning"
+        events: list[dict[str, Any]] = []
+        with contextlib.suppress(ClusterTrouble):
+            events = await self._api.list(f"/api/v1/namespaces/{self._namespace}/events", fieldSelector=about)
+        return sight.lateness(late, self._objects[late.name], events)
 
     # ---- what the gang says
 
@@ -237,7 +264,7 @@ class PodGang:
         index = self._names.index(name)
         own = {rank["rank"] for rank in self.order.configs[index]["ranks"]}
         sieve = self._sieves[name] = Sieve({rank: seq for rank, seq in self._heard.items() if rank in own})
-        with contextlib.suppress(ClusterTrouble):
+        try:
             await follow(
                 self._api,
                 self._namespace,
@@ -247,6 +274,11 @@ class PodGang:
                 lambda chunk: self._hear(index, chunk),
                 self._strange.append,
             )
+        except Forbidden as error:
+            self._unreadable = _trouble(error)
+            self._changed.set()
+        except ClusterTrouble as error:
+            self.away(f"The output of the pod {name} could not be read to its end: {error.message}")
 
     def _has_ended(self, name: str) -> bool:
         return name in self._gone or name in self._ended
@@ -260,6 +292,7 @@ class PodGang:
                     self._told = part["outcome"]
                     self._changed.set()
             elif part["event"] == "running":
+                self._ran = True
                 self._whole()
                 self.sink.said(self.order, part)
             elif part["event"] == "exit" or (part["event"] == "ending" and _is_certain(part["outcome"])):
@@ -279,9 +312,16 @@ class PodGang:
             self.sink.refused(self.order, self._refusal.reason, self._refusal.hopeless, self._refusal.hint)
             return
         facts = self._failure or sight.verdict_on(self._seen, self._told, self._asked)
+        if self._late and facts["cause"] == "stopped":
+            # Should it have been stopped for another reason than that: whoever stopped it knows.
+            facts = {"cause": "late", "who": self._late}
         if facts["cause"] == "agent died":
             facts = {**facts, "tail": self._strange[-20:]}
         self.sink.ended(self.order, facts)
+
+
+def _is_due(limit: float | None) -> bool:
+    return limit is not None and asyncio.get_running_loop().time() >= limit
 
 
 def _is_certain(outcome: Mapping[str, Any]) -> bool:
