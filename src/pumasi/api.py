@@ -48,12 +48,22 @@ class Run:
         return state
 
     def logs(self, *, rank: int | None = None, tail: int | None = None) -> str:
+        self._catch_up()
         frames = self._store.read_log(self.id, ranks=() if rank is None else (rank,), tail=tail)
         return b"".join(frame.text + frame.end for frame in frames).decode("utf-8", "replace")
 
     def metrics(self, name: str | None = None, *, rank: int | None = None) -> list[MetricRow]:
         """All that was measured, in order: rows with at, attempt, rank, step, epoch, name, value."""
+        self._catch_up()
         return self._store.metrics(self.id, name=name, rank=rank)
+
+    def _catch_up(self) -> None:
+        """With the output of a run that is managed in a cluster."""
+        record = self._store.run(self.id)
+        if record.is_remote:
+            from pumasi.remote import copy_logs
+
+            copy_logs(self._store, record)
 
     def stop(self, *, force: bool = False) -> str:
         control.stop(self._store, self.record, force=force, tell=lambda _: None)
@@ -66,6 +76,10 @@ def run(command: str | os.PathLike[str] | Sequence[str], *args: object, detach: 
 
     spec = build_spec({**options, "command": _words(command, args)}, Path.cwd(), os.environ)
     store = Store.open(default_home(os.environ))
+    if detach and spec.pool != "local":
+        from pumasi import remote
+
+        return Run(remote.detach(store, spec).id)
     record, process = session.detach(store, spec, lifeline=not detach)
     started = Run(record.id)
     started._manager = None if detach else process

@@ -28,7 +28,7 @@ from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
 from pumasi.core.spec import Spec, run_name
-from pumasi.errors import PumasiError, SystemTrouble
+from pumasi.errors import ClusterTrouble, PumasiError, SystemTrouble
 from pumasi.manager import Manager
 from pumasi.pools import open_pool
 from pumasi.pools.base import Request
@@ -63,6 +63,12 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
     session = Session(store, record, spec, program, view, terminal=terminal, packed=packed)
     try:
         return session.run()
+    except ClusterTrouble as trouble:
+        if not session.has_begun:
+            store.delete_run(record.id)
+            raise
+        hint = f"{record.id} goes on in the cluster without a manager here: pumasi attach {record.id} returns to it."
+        raise ClusterTrouble(trouble.message, f"{trouble.hint}\n{hint}" if trouble.hint else hint) from None
     except PumasiError:
         if not session.has_begun:
             store.delete_run(record.id)

@@ -261,7 +261,7 @@ def _play(it: Round, way: Breaker) -> str:
     told = it.end()
     what = f"{what}: {told}"
     print(what, flush=True)
-    hung = it.may_hang and "was not whole within" in told["reason"]
+    hung = it.may_hang and "was not whole" in told["reason"]
     assert told["verdict"] in it.may_end or hung, f"{what}\n{it.evidence()}"
     if told["verdict"] == "failed":
         assert (told["rank"], told["code"]) == (1, 7), what

@@ -25,7 +25,7 @@ VERB = Verb(
     completes=RUNS,
     examples=(("pumasi show", "the last run"), ("pumasi show train-x7 --json", "")),
 )
-_TOLD_APART = ("command", "workdir", "name", "slots", "framework", "nodes", "on", "env")
+_TOLD_APART = ("command", "workdir", "name", "slots", "framework", "nodes", "on", "namespace", "env")
 
 
 def main(arguments: Arguments) -> int:
@@ -75,6 +75,7 @@ def _facts(store: Store, record: RunRecord) -> list[str]:
     facts = {
         "command": command_of(record),
         "in": str(record.spec.get("workdir", "")),
+        "on": f"{record.spec['on']}, namespace {record.spec.get('namespace')}" if record.is_remote else "",
         "slots": _placed(record),
         "framework": record.framework,
         "attempt": str(record.attempt + 1) if record.attempt else "",
@@ -101,7 +102,8 @@ def _options(record: RunRecord) -> str:
     changed = {
         name: value
         for name, value in record.spec.items()
-        if name not in _TOLD_APART and name in Spec.model_fields and value != Spec.model_fields[name].default
+        if name not in _TOLD_APART and value not in ([], {}) and name in Spec.model_fields
+        if value != Spec.model_fields[name].default
     }
     names: Any = record.spec.get("env") or {}
     return ", ".join([*(f"{name} {value}" for name, value in changed.items()), *(f"env {name}" for name in names)])
