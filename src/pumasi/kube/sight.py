@@ -210,7 +210,8 @@ def _why_silent(pods: Sequence[Seen], told: Facts) -> Facts:
         return _lost(deleted[0], "was deleted by somebody")
     if told["cause"] == "stopped":
         return {**told, "cause": "agent died", "tail": ()}
-    return told
+    killed = [pod for pod in pods if pod.code and pod.testament is None]
+    return {"cause": "agent died", "node": killed[0].number} if killed else told
 
 
 def _unexplained(pods: Sequence[Seen]) -> Facts:
