@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -532,10 +531,8 @@ class TestTooLarge:
         assert "holds more than 100 files and folders" in error.message
         assert "seen so far: images/ (1" in error.message
 
-    def test_the_whole_machine_is_refused_soon(self) -> None:
-        begin = time.perf_counter()
-        complaint(Path("/"))
-        assert time.perf_counter() - begin < 10
+    def test_the_whole_machine_is_refused_before_all_of_it_was_seen(self) -> None:
+        assert "seen so far" in complaint(Path("/")).message
 
     def test_files_that_are_left_out_do_not_count(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(code, "MOST_ENTRIES", 10)
@@ -543,14 +540,3 @@ class TestTooLarge:
         for number in range(20):
             put(folder, f"{number}.jpg")
         assert files(pack(folder)) == {"train.py", ".gitignore"}
-
-
-def test_two_megabytes_pack_in_a_blink(folder: Path) -> None:
-    dice = random.Random(1)
-    words = ["".join(dice.choices("abcdefghij_", k=6)) for _ in range(3000)]
-    for number in range(400):
-        put(folder, f"pkg{number % 20}/m{number}.py", "\n".join(dice.choices(words, k=730)))
-    begin = time.perf_counter()
-    packed = pack(folder)
-    assert time.perf_counter() - begin < 0.6, "0.3 seconds, on a machine that does nothing else"
-    assert packed.size > 2_000_000
