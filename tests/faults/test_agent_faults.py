@@ -499,8 +499,9 @@ def in_pool(star: Star, act: Callable[[Witness], Awaitable[None]]) -> Mapping[st
 
     async def work() -> Mapping[str, object]:
         pool = LocalPool(Spec(command=("x",)), stars_home(star), ())
-        witness = Witness()
-        await pool.launch(Order("main", 0, star.configs[0]["names"], star.configs), witness)
+        order = Order("main", 0, star.configs[0]["names"], star.configs)
+        witness = Witness(order)
+        await pool.launch(order, witness)
         await act(witness)
         facts = await witness.end()
         await pool.close()
