@@ -69,7 +69,7 @@ class Round:
         if self.detached:
             self.id = self.here.run("run", "-d", "-q", *words).stdout.strip()
         else:
-            self.terminal = self.here.start("run", *words)
+            self.terminal = self.here.start("run", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             self.id = wait_for(lambda: self._newest(), "the run's record")
         self.may_end = {"failed"} if self.failing == "1" else {"done"}
 
@@ -265,21 +265,21 @@ def _play(it: Round, way: Breaker) -> str:
     assert told["verdict"] in it.may_end or hung, f"{what}\n{it.evidence()}"
     if told["verdict"] == "failed":
         assert (told["rank"], told["code"]) == (1, 7), what
+    lived = it.terminal is not None and it.terminal.wait(timeout=60) >= 0
+    if it.terminal is not None and lived:
+        assert it.terminal.returncode == ENDS[told["verdict"]], what
     if told["verdict"] == "done":
-        _check_output(it, what)
-    if it.terminal is not None:
-        it.terminal.communicate(timeout=60)
-        if it.terminal.returncode >= 0:
-            assert it.terminal.returncode == ENDS[told["verdict"]], what
+        _check_output(it, it.here if lived else it.there, what)
     _check_nothing_held(it, what)
     it.there.run("delete", it.id)
     wait_for(lambda: not _objects(it), f"the last object to go; {what}")
     return str(told["verdict"])
 
 
-def _check_output(it: Round, what: str) -> None:
-    """Each line of the last attempt once, in order."""
-    printed = it.there.run("logs", it.id, "--json")
+def _check_output(it: Round, where: Workplace, what: str) -> None:
+    """Each line of the last attempt once, in order: where the manager was, if it was here and lived; and else from the
+    cluster."""
+    printed = where.run("logs", it.id, "--json")
     frames = [json.loads(line) for line in printed.stdout.splitlines()]
     lines: dict[int, list[str]] = {}
     for frame in frames:
