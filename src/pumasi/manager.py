@@ -21,7 +21,7 @@ from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
-from pumasi.errors import ClusterTrouble, DoesNotFit, RunBusy
+from pumasi.errors import ClusterTrouble, DoesNotFit, RunBusy, Unreachable
 from pumasi.pools.base import Found, Order, Pool
 from pumasi.recorder import Recorder
 
@@ -167,7 +167,11 @@ class Manager:
 
     async def _place(self, task: str, attempt: int) -> None:
         spec = self._spec
-        nodes = await self._pool.nodes()
+        try:
+            nodes = await self._pool.nodes()
+        except Unreachable as error:
+            self._post(manage.Refused(time.monotonic(), task, attempt, error.message, False, error.hint))
+            return
         try:
             placement = plan(nodes, spec.slots, most_per_node=spec.max_per_node).placement
         except DoesNotFit as error:

@@ -172,8 +172,14 @@ def room(
         free = {resource: total[resource] - held[name][resource] for resource in needs}
         out = why_out(node, tolerations, selector or {}) or ("it was lost a moment ago" if name in avoid else "")
         domains = tuple(labels.get(label, "") for label in topology)
-        rooms.append(Room(name, 0 if out else _fit(free, needs), _fit(total, needs), out, domains))
+        most = 0 if _stays_out(out) else _fit(total, needs)
+        rooms.append(Room(name, 0 if out else _fit(free, needs), most, out, domains))
     return rooms
+
+
+def _stays_out(why: str) -> bool:
+    """A node that is not ready, or cordoned, may return; a taint of an administrator and a missing label will stay."""
+    return ("=" in why and why.startswith("not ")) or (why.startswith("taint ") and "node.kubernetes.io/" not in why)
 
 
 def _fit(amounts: Mapping[str, float], needs: Mapping[str, float]) -> int:

@@ -234,12 +234,14 @@ class Record:
     async def _listen(self) -> None:
         name = f"metadata.name={self.run}"
         folder = f"/api/v1/namespaces/{self.namespace}/configmaps"
+        there = False
         try:
             async for kind, thing in self._api.watch(folder, patience=PATIENCE, fieldSelector=name):
-                if kind == "DELETED" or (kind == "SYNCED" and not self._version):
+                if kind == "DELETED" or (kind == "SYNCED" and not there):
                     self.dismissed(NotThere(f"{self.run} was deleted by somebody."))
                     return
                 if kind in ("ADDED", "MODIFIED"):
+                    there = True
                     self._heed(read(thing))
         except ClusterTrouble as trouble:
             self.dismissed(trouble)

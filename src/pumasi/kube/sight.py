@@ -223,7 +223,10 @@ def _unexplained(pods: Sequence[Seen]) -> Facts:
     if deleted:
         return _lost(deleted[0], "was deleted by somebody")
     chief = next((pod for pod in pods if pod.number == 0), None)
-    return {"cause": "agent died", "node": 0, "code": chief.code if chief else None}
+    if chief is None:
+        reason = "The chief's pod is gone: somebody deleted it."
+        return {"cause": "cluster", "verdict": "lost", "reason": reason, "hint": "", "spends": False}
+    return {"cause": "agent died", "node": 0, "code": chief.code}
 
 
 def _lost(pod: Seen, how: str) -> Facts:

@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from pumasi.agent.files import agent_text, shim_files
 from pumasi.core.kubewords import toleration
 from pumasi.core.launch import Program
 from pumasi.core.planner import Node
-from pumasi.errors import Conflict, Forbidden, NotThere, PumasiError, UsageError
+from pumasi.errors import Conflict, Forbidden, NotThere, PumasiError, Rejected, Unreachable, UsageError
 from pumasi.kube import detached, manifests, rights
 from pumasi.kube.api import Api
 from pumasi.kube.archive import Archive
@@ -45,7 +45,7 @@ async def open_pool(request: Request, *, adopt: bool) -> AsyncIterator[Pool]:
     connection = connect(spec.context, os.environ)
     async with Api(connection) as api:
         record = Record(api, spec.namespace or connection.namespace, request.run, _manager_name())
-        pool = await (_take_over(api, request, record) if adopt else _make(api, request, record, look=True))
+        pool = await (_take_over(api, request, record) if adopt else make_run(api, request, record, look=True))
         record.attend()
         try:
             yield pool
@@ -57,7 +57,7 @@ def _manager_name() -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
 
 
-async def _make(api: Api, request: Request, record: Record, *, look: bool = False) -> KubernetesPool:
+async def make_run(api: Api, request: Request, record: Record, *, look: bool = False) -> KubernetesPool:
     """`look`: somebody will ask for the nodes next."""
     spec, program = request.spec, request.program
     code = manifests.code_objects(request.run, request.packed)
@@ -90,7 +90,7 @@ async def detach(request: Request) -> None:
         namespace = spec.namespace or connection.namespace
         await _check_account(api, namespace)
         record = Record(api, namespace, request.run, "")
-        pool = await _make(api, request, record)
+        pool = await make_run(api, request, record)
         try:
             await pool.start_manager()
         except BaseException:
@@ -169,11 +169,11 @@ class KubernetesPool(Pool):
         self._lost_nodes: dict[str, float] = {}
         self._gangs: dict[tuple[str, int], PodGang] = {}
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._uploads: list[asyncio.Future[Any]] = []
+        self._uploads: list[tuple[manifests.Object, asyncio.Future[None]]] = []
         self._has_star = False
+        self._keep = 0.0
         self.copy = record
         self.confirm = spec.silence + 2 * MARGIN
-
         record.stop = lambda force: self.stop(force)
         record.dismissed = self._be_dismissed
 
@@ -194,7 +194,7 @@ class KubernetesPool(Pool):
 
     async def nodes(self) -> list[Node]:
         spec = self._spec
-        self._record.extend(spec.start_timeout + spec.grace + self.confirm)
+        self._record.extend(spec.start_timeout + spec.grace + self.confirm, self._keep)
         if not self.is_blind:
             try:
                 looking, self._looking = self._looking, None
@@ -244,25 +244,36 @@ class KubernetesPool(Pool):
     # ---- gangs
 
     async def launch(self, order: Order, sink: Sink) -> None:
-        gang = PodGang(self._api, self._namespace, self._run, order, sink, self._whole)
-        gang.away = self.tell
-        self._start(gang, await self._make_pods(order))
+        """What the pods need may be refused, or not get there: then no pod is made, and it is tried anew."""
+        try:
+            pods = await self.make_pods(order)
+        except (Forbidden, Rejected, Unreachable) as error:
+            sink.refused(order, error.message, not isinstance(error, Unreachable), error.hint)
+            return
+        gang = self._gang(order, sink)
+        self._start(gang, gang.run(pods))
 
     def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
+        gang = self._gang(order, sink)
+        ran = self.found is not None and self.found.state != "starting"
+        self._start(gang, gang.run((), heard, ran=ran))
+
+    def _gang(self, order: Order, sink: Sink) -> PodGang:
         gang = PodGang(self._api, self._namespace, self._run, order, sink, self._whole)
         gang.away = self.tell
-        self._start(gang, (), heard)
+        return gang
 
     def _whole(self) -> None:
         """From now on it goes on without us, as long as it may."""
         spec = self._spec
         limit = LONGEST if spec.timeout is None else spec.timeout + spec.grace + self.confirm
+        self._keep = spec.keep
         self._record.extend(limit, spec.keep)
 
-    def _start(self, gang: PodGang, pods: Sequence[Mapping[str, Any]], heard: Mapping[int, int] = {}) -> None:
+    def _start(self, gang: PodGang, life: Coroutine[Any, Any, None]) -> None:
         key = (gang.order.task, gang.order.attempt)
         self._gangs[key] = gang
-        task = self._tasks[key] = asyncio.ensure_future(gang.run(pods, heard))
+        task = self._tasks[key] = asyncio.ensure_future(life)
         task.add_done_callback(lambda _: self._forget(key))
 
     def _forget(self, key: tuple[str, int]) -> None:
@@ -271,7 +282,7 @@ class KubernetesPool(Pool):
         if not task.cancelled() and (error := task.exception()):
             self.fail(error)
 
-    async def _make_pods(self, order: Order) -> list[manifests.Object]:
+    async def make_pods(self, order: Order) -> list[manifests.Object]:
         """With what they need: the code once a run, the star's Service once an attempt."""
         gang = self._describe(order)
         if len(order.configs) > 1:
@@ -279,7 +290,7 @@ class KubernetesPool(Pool):
                 self._api.create(self._path("services"), manifests.service(gang)), self._make_secret()
             )
             gang = gang._replace(hub=service["spec"]["clusterIP"])
-        await asyncio.gather(*self._uploads)
+        await self._be_uploaded()
         return [
             manifests.pod(self._spec, gang, index, order.nodes[index], manifests.agent_config(config, gang, index))
             for index, config in enumerate(order.configs)
@@ -300,12 +311,26 @@ class KubernetesPool(Pool):
     def upload(self, packed: bytes) -> None:
         """The agent and the user's code, beside whatever else has to be done before the pods can start."""
         things = manifests.code(self._run, self._record.owner, agent_text(), packed)
-        self._uploads = [asyncio.ensure_future(self._api.create(self._path("configmaps"), thing)) for thing in things]
+        self._uploads = [(thing, asyncio.ensure_future(self._upload(thing))) for thing in things]
+
+    async def _upload(self, thing: manifests.Object) -> None:
+        with contextlib.suppress(Conflict):  # The answer to a first try was lost.
+            await self._api.create(self._path("configmaps"), thing)
+
+    async def _be_uploaded(self) -> None:
+        """What did not get there is sent again the next time."""
+        try:
+            await asyncio.gather(*(sending for _, sending in self._uploads))
+        except PumasiError:
+            await asyncio.wait([sending for _, sending in self._uploads])
+            failed = [thing for thing, sending in self._uploads if sending.exception()]
+            self._uploads = [(thing, asyncio.ensure_future(self._upload(thing))) for thing in failed]
+            raise
 
     async def start_manager(self) -> None:
         """Its Job, when all that its pods will need is there."""
         package = detached.package_map(self._run, self._record.owner)
-        await asyncio.gather(*self._uploads, self._api.create(self._path("configmaps"), package))
+        await asyncio.gather(self._be_uploaded(), self._api.create(self._path("configmaps"), package))
         tolerations = [toleration(text) for text in self._spec.tolerations]
         job = detached.manager_job(self._run, self._record.owner, self._spec.image, package["data"], tolerations)
         await self._api.create(anchor_path(self._namespace), job)

@@ -70,11 +70,11 @@ class PodGang:
 
     # ---- from beginning to end
 
-    async def run(self, pods: Sequence[Mapping[str, Any]], heard: Mapping[int, int] = {}) -> None:
-        """Create `pods` (none: they are there already, and `heard` says how much of their output is known) and stay
-        until the attempt is over."""
+    async def run(self, pods: Sequence[Mapping[str, Any]], heard: Mapping[int, int] = {}, *, ran: bool = False) -> None:
+        """Create `pods` and stay until the attempt is over. None: they should be there already; `heard` says how much
+        of their output is known, and `ran` whether they were seen running all together."""
         self._heard = heard
-        self._ran = bool(heard)
+        self._ran = ran
         watching = asyncio.ensure_future(self._watch(fresh=bool(pods)))
         try:
             await self._created(pods, watching)
@@ -95,7 +95,7 @@ class PodGang:
         if watching.done():
             watching.result()
         if not pods:
-            self._gone |= set(self._names) - set(self._objects)
+            await self._find_all()
             return
         gate = asyncio.Semaphore(AT_ONCE)
         answers = await asyncio.gather(*(self._create(pod, gate) for pod in pods), return_exceptions=True)
@@ -108,6 +108,14 @@ class PodGang:
         elif self._asked:
             # Again: what was on its way when the end was asked for is there only now.
             await self._delete(1, fieldSelector=_NOT_ENDED)
+
+    async def _find_all(self) -> None:
+        """A manager that was lost while it made them has left some, or none."""
+        missing = set(self._names) - set(self._objects)
+        self._gone |= missing
+        if missing and not self._ran:
+            self._refusal = sight.Refusal("Its manager was lost before the gang was whole.")
+            await self._take_down(1)
 
     async def _create(self, pod: Mapping[str, Any], gate: asyncio.Semaphore) -> None:
         async with gate:

@@ -18,7 +18,7 @@ from pumasi.kube.config import Connection, connect
 from pumasi.kube.manifests import Object
 from pumasi.kube.record import Record
 from pumasi.pools.base import Order, Request
-from pumasi.pools.kubernetes import KubernetesPool, _make
+from pumasi.pools.kubernetes import KubernetesPool, make_run
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -56,11 +56,11 @@ async def preview_cluster(
         run = f"{run_name(spec)}-xxxxx"
         record = Record(api, spec.namespace or connection.namespace, run, "" if detached else LATER)
         fields = {"state": "queued", "created": time.time(), "framework": program.framework, "detached": detached}
-        pool = await _make(api, Request(run, spec, program, Path(), fields, packed), record)
+        pool = await make_run(api, Request(run, spec, program, Path(), fields, packed), record)
         pool.tell = tell
         if detached:
             await pool.start_manager()
-        pods = await pool._make_pods(await _order(pool, run, spec, program))
+        pods = await pool.make_pods(await _order(pool, run, spec, program))
         return [_without_secret(_placed(thing, record.namespace)) for thing in (*api.made, *pods)]
 
 
