@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from pumasi.errors import NotFound, SystemTrouble, UsageError
+from pumasi.errors import NotFound, SystemTrouble, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pumasi.store import EventRow, RunRecord, Store
 
 POLL = 0.1
+PATIENCE = 600.0
+"""Seconds without a cluster after which one does not wait any longer for a run in it."""
 LOOK = 2.0
 """Seconds between two looks at a cluster."""
 YOUTH = 30.0
@@ -60,7 +62,7 @@ def _is_orphan(store: Store, record: RunRecord) -> bool:
 def wait(store: Store, run_id: str, timeout: float | None = None) -> RunRecord:
     """The record of the run when it has ended. TimeoutError when it has not in time."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    looked = -LOOK
+    looked, reached = -LOOK, time.monotonic()
     while True:
         record = store.run(run_id)
         if record.ended is not None:
@@ -68,7 +70,7 @@ def wait(store: Store, run_id: str, timeout: float | None = None) -> RunRecord:
         if record.is_remote:
             if time.monotonic() - looked > LOOK:
                 looked = time.monotonic()
-                _see_to(store, record)
+                reached = _see_to(store, record, reached)
         elif look_after(store, record):
             continue
         if deadline is not None and time.monotonic() >= deadline:
@@ -76,13 +78,20 @@ def wait(store: Store, run_id: str, timeout: float | None = None) -> RunRecord:
         time.sleep(POLL)
 
 
-def _see_to(store: Store, record: RunRecord) -> None:
-    """That a run in a cluster has a manager, and that we know how it stands."""
+def _see_to(store: Store, record: RunRecord, reached: float) -> float:
+    """That a run in a cluster has a manager, and that we know how it stands. When the cluster was last reached; one
+    that can't be reached for long is told."""
     from pumasi.remote import attend
 
-    look_after(store, record)
-    if store.run(record.id).ended is None:
-        attend(store, record)
+    try:
+        look_after(store, record)
+        if store.run(record.id).ended is None:
+            attend(store, record)
+    except Unreachable:
+        if time.monotonic() - reached > PATIENCE:
+            raise
+        return reached
+    return time.monotonic()
 
 
 def stop(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], None]) -> RunRecord:
@@ -94,7 +103,13 @@ def stop(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], 
             tell(f"Stopping {record.id} in the cluster.")
             remote.ask_to_stop(record, force=force)
             grace = 0.0 if force else float(str(record.spec.get("grace", 0.0)))
-            return wait(store, record.id, grace + 2 * MARGIN + float(str(record.spec.get("silence", 0.0))))
+            try:
+                return wait(store, record.id, grace + 2 * MARGIN + float(str(record.spec.get("silence", 0.0))))
+            except TimeoutError:
+                raise SystemTrouble(
+                    f"The manager of {record.id} does not answer.",
+                    "Try again in a while: when it has been silent for long, another one takes its place.",
+                ) from None
     pid = _await_manager(store, record.id)
     if pid is None:
         return store.run(record.id)
@@ -156,23 +171,23 @@ def _await_release(store: Store, run_id: str) -> None:
 def follow(store: Store, run_id: str, view: View, *, tail: int | None = None) -> RunRecord:
     """Show the run from its beginning or from its last `tail` lines, and go on until it has ended. Events and output
     come in the order in which they happened."""
-    with kept_up(store, store.run(run_id)):
-        return _follow(store, run_id, view, tail)
+    with kept_up(store, store.run(run_id)) as check:
+        return _follow(store, run_id, view, tail, check)
 
 
-def kept_up(store: Store, record: RunRecord) -> AbstractContextManager[None]:
+def kept_up(store: Store, record: RunRecord) -> AbstractContextManager[Callable[[], None]]:
     """As long as this lasts, what a run writes comes into the store: by its manager here, or as a copy of what it
-    writes in a cluster that is steered from elsewhere."""
+    writes in a cluster that is steered from elsewhere. To be called now and then: it raises what stands in the way."""
     if not record.is_remote or store.is_complete(record.id):
-        return nullcontext()
+        return nullcontext(lambda: None)
     from pumasi.remote import attend, copied
 
     if record.ended is None and attend(store, record):
-        return nullcontext()
+        return nullcontext(lambda: None)
     return copied(store, record)
 
 
-def _follow(store: Store, run_id: str, view: View, tail: int | None) -> RunRecord:
+def _follow(store: Store, run_id: str, view: View, tail: int | None, check: Callable[[], None]) -> RunRecord:
     from pumasi.core.measuring import FrameParser
 
     log, parser, seen = store.follow_log(run_id, tail=tail), FrameParser(), 0
@@ -202,6 +217,7 @@ def _follow(store: Store, run_id: str, view: View, tail: int | None) -> RunRecor
             return record
         if not record.is_remote:
             look_after(store, record)
+        check()
         time.sleep(POLL)
 
 

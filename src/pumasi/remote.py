@@ -153,20 +153,19 @@ def copy_logs(store: Store, record: RunRecord) -> None:
 
 
 @contextlib.contextmanager
-def copied(store: Store, record: RunRecord) -> Iterator[None]:
-    """As long as this lasts, the copy in the store follows the run. Trouble with the cluster is raised at the end."""
+def copied(store: Store, record: RunRecord) -> Iterator[Callable[[], None]]:
+    """As long as this lasts, the copy in the store follows the run. Whoever reads it calls what this gives now and
+    then: trouble with the cluster, after which nothing more will come, is raised there."""
     with _only_one(store, record.id) as mine:
         if not mine:
-            yield
+            yield lambda: None
             return
-        task = _Thread(store, record)
-        task.start()
+        thread = _Thread(store, record)
+        thread.start()
         try:
-            yield
+            yield thread.check
         finally:
-            task.stop()
-    if task.trouble is not None:
-        raise task.trouble
+            thread.stop()
 
 
 class _Thread(threading.Thread):
@@ -195,6 +194,10 @@ class _Thread(threading.Thread):
         finally:
             store.close()
 
+    def check(self) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+
     def stop(self) -> None:
         while self.is_alive():
             if self._task is not None:
@@ -216,7 +219,7 @@ def _only_one(store: Store, run: str) -> Iterator[bool]:
 
 
 async def _copy(store: Store, record: RunRecord, *, live: bool) -> bool:
-    async with reach(place_of(record)) as (api, namespace):
+    async with reach(place_of(record), records.PATIENCE if live else 10.0) as (api, namespace):
         return await _Copying(store, record.id, api, namespace).run(live=live)
 
 
@@ -240,7 +243,8 @@ class _Copying:
                 reading = [task for task in self._readers.values() if not task.done()]
                 if not live or (content.state.get("ended") and not reading):
                     # The state comes last: who sees the end has all that was said before it.
-                    answers = await asyncio.gather(*reading, return_exceptions=True)
+                    answers = await asyncio.gather(*self._readers.values(), return_exceptions=True)
+                    await self._read_archive()
                     _apply(self._store, self._run, content)
                     for trouble in answers:
                         if isinstance(trouble, BaseException):

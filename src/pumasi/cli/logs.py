@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -66,8 +66,8 @@ def main(arguments: Arguments) -> int:
     stamp = _stamped if arguments.has("timestamps") else _unchanged
     from pumasi.control import kept_up
 
-    with kept_up(store, record) if arguments.has("follow") else nullcontext():
-        for batch in read(store, record.id, wanted):
+    with kept_up(store, record) if arguments.has("follow") else nullcontext(lambda: None) as check:
+        for batch in read(store, record.id, wanted, check):
             printer.output(stamp(batch))
     if isinstance(printer, Printer):
         printer.finish()
@@ -87,13 +87,13 @@ def _check_ranks(ranks: Collection[int], record: RunRecord) -> None:
         raise UsageError(f"{record.id} has no rank {beyond[0]}.", f"It has {known}.")
 
 
-def _read(store: Store, run_id: str, wanted: dict[str, Any]) -> Iterator[list[Frame]]:
+def _read(store: Store, run_id: str, wanted: dict[str, Any], _: Callable[[], None]) -> Iterator[list[Frame]]:
     frames = store.read_log(run_id, **wanted)
     while batch := list(islice(frames, _BATCH)):
         yield batch
 
 
-def _follow(store: Store, run_id: str, wanted: dict[str, Any]) -> Iterator[list[Frame]]:
+def _follow(store: Store, run_id: str, wanted: dict[str, Any], check: Callable[[], None]) -> Iterator[list[Frame]]:
     from pumasi.control import look_after
 
     log = store.follow_log(run_id, **wanted)
@@ -105,6 +105,7 @@ def _follow(store: Store, run_id: str, wanted: dict[str, Any]) -> Iterator[list[
             yield frames
         if record.ended is not None:
             return
+        check()
         time.sleep(_POLL)
         if time.monotonic() - looked > _LOOK_AFTER and not record.is_remote:
             look_after(store, record)
