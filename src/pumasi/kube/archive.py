@@ -11,6 +11,7 @@ import gzip
 from collections.abc import Mapping
 from typing import Any
 
+from pumasi.errors import Conflict
 from pumasi.kube import manifests
 from pumasi.kube.api import Api
 from pumasi.kube.manifests import ATTEMPT, DOMAIN, Owner
@@ -22,20 +23,23 @@ MOST = 24
 NUMBER = DOMAIN + "number"
 
 
-def chunks(run: str, owner: Owner, attempt: int, first: int, frames: bytes) -> list[dict[str, Any]]:
-    """`frames` as ConfigMaps, numbered from `first`."""
-    packed = gzip.compress(frames, 6)
-    if len(packed) > LARGEST:
-        middle = frames.rfind(b"\n", 0, len(frames) // 2) + 1
-        head = chunks(run, owner, attempt, first, frames[:middle])
-        return head + chunks(run, owner, attempt, first + len(head), frames[middle:])
+def pieces(frames: bytes) -> list[tuple[int, bytes]]:
+    """Cut between lines: how many bytes of `frames` each has, and these compressed."""
+    packed = gzip.compress(frames, 6, mtime=0)
+    if len(packed) <= LARGEST:
+        return [(len(frames), packed)]
+    middle = frames.rfind(b"\n", 0, len(frames) // 2) + 1
+    return pieces(frames[:middle]) + pieces(frames[middle:])
+
+
+def chunk(run: str, owner: Owner, attempt: int, number: int, packed: bytes) -> dict[str, Any]:
     metadata = {
-        "name": f"{run}-log-{first}",
-        "labels": {**manifests.labels(run, "log"), ATTEMPT: str(attempt), NUMBER: str(first)},
+        "name": f"{run}-log-{number}",
+        "labels": {**manifests.labels(run, "log"), ATTEMPT: str(attempt), NUMBER: str(number)},
         "ownerReferences": [owner.reference],
     }
     data = {"frames": base64.b64encode(packed).decode()}
-    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}]
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
 
 
 async def read(api: Api, namespace: str, run: str) -> list[tuple[int, bytes]]:
@@ -79,17 +83,31 @@ class Archive:
     async def flush(self) -> None:
         """What fails to be written is held for the next time."""
         for attempt in sorted(self._held):
-            things = chunks(self._run, self._owner, attempt, self._next, b"".join(self._held[attempt]))
-            held = self._held.pop(attempt)
+            frames = b"".join(self._held.pop(attempt))
             try:
-                for thing in things:
-                    await self._api.create(self._folder, thing)
-                    await self._drop(self._next - MOST)
+                for size, packed in pieces(frames):
+                    await self._put(attempt, packed)
+                    frames = frames[size:]
+                    self._size -= size
+                    await self._drop(self._next - 1 - MOST)
+            finally:
+                if frames:
+                    self._held[attempt] = [frames, *self._held.get(attempt, ())]
+
+    async def _put(self, attempt: int, packed: bytes) -> None:
+        """Under the next number that is free: a manager before us may have written until now. What is there already is
+        ours: the answer to a first try was lost."""
+        while True:
+            thing = chunk(self._run, self._owner, attempt, self._next, packed)
+            try:
+                await self._api.create(self._folder, thing)
+            except Conflict:
+                there = await self._api.get(f"{self._folder}/{thing['metadata']['name']}")
+                if there["binaryData"] != thing["binaryData"]:
                     self._next += 1
-            except BaseException:
-                self._held[attempt] = held + self._held.get(attempt, [])
-                raise
-        self._size = sum(len(part) for parts in self._held.values() for part in parts)
+                    continue
+            self._next += 1
+            return
 
     async def _drop(self, number: int) -> None:
         if number >= 0:
