@@ -1072,6 +1072,9 @@ class Agent:
         if self.node == 0:
             words = [w for word in self.config["launcher"] for w in (self.myself() if word == "{self}" else [word])]
             env = self.environment(self.config["ranks"][0]["env"])
+            # The mpirun beside their Python is the one that its MPI belongs to; an image may have others.
+            beside = os.path.dirname(self.config["ranks"][0]["command"][0])
+            env["PATH"] = os.pathsep.join(filter(None, [beside, env.get("PATH", os.defpath)]))
             if self.start(self.by_mpi[0].voice, "launcher", words, env) is None:
                 return None
         return dict.fromkeys(self.by_mpi)
