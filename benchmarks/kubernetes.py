@@ -246,7 +246,7 @@ def compare(bench: Bench, case: Case, rounds: int) -> None:
             if number:  # the first round fills the caches
                 waits[name].append(wait)
     print(f"{case.title}, {rounds} times; seconds until the first line")
-    print(f"  {'':24}{'was seen':32}was printed")
+    print(f"  {'':24}{'was seen':36}was printed")
     medians = {name: Wait(*map(statistics.median, zip(*each, strict=True))) for name, each in waits.items()}
     ours = next(iter(medians.values()))
     for name, each in waits.items():
@@ -254,7 +254,7 @@ def compare(bench: Bench, case: Case, rounds: int) -> None:
         for values, own, theirs in zip(zip(*each, strict=True), ours, medians[name], strict=True):
             ratio = f"  ratio {own / theirs:.2f}" if medians[name] is not ours else ""
             cells.append("" if theirs != theirs else f"{_figures(values)}{ratio}")
-        print(f"  {name:24}{cells[1]:32}{cells[0]}".rstrip())
+        print(f"  {name:24}{cells[1]:36}{cells[0]}".rstrip())
     print(f"  goal: a ratio of at most {GOAL}")
 
 
