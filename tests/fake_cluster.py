@@ -229,6 +229,7 @@ class FakeApi(Api):
         fresh: bool = False,
         **query: str,
     ) -> AsyncGenerator[tuple[str, Object], None]:
+        await self._come_back(patience, away)
         key = self._request("watch", path)
         told = len(self.cluster.history)
         for thing in self.cluster.select(key.kind, key.namespace, query):

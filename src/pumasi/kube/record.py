@@ -129,6 +129,7 @@ class Record:
         self._deadline = 0.0
         self._wish: tuple[float, float] | None = None
         self._stop_heard = ""
+        self._is_anothers = False
 
     # ---- making and taking it
 
@@ -139,6 +140,7 @@ class Record:
         try:
             made = await self._api.create(anchor_path(self.namespace), job)
         except Conflict:
+            self._is_anothers = True
             raise RunBusy(f"The cluster has a run {self.run} already.", "Try again: ids are drawn by lot.") from None
         self._started = self._api.now
         self._deadline = self._started + deadline
@@ -153,14 +155,20 @@ class Record:
         job, thing = await asyncio.gather(
             self._api.get(anchor_path(self.namespace, self.run)), self._api.get(path_of(self.namespace, self.run))
         )
-        content = read(thing)
         self._started = _seconds(job["metadata"]["creationTimestamp"])
         self._deadline = self._started + job["spec"]["activeDeadlineSeconds"]
-        self._fields = dict(content.state)
-        self._events.extend(content.events)
-        self._remember(thing)
-        await self._write()
-        return content
+        before = read(thing).manager
+        while True:
+            content = read(thing)
+            if content.manager not in (before, self.manager):
+                raise self._replaced()
+            self._fields = dict(content.state)
+            self._events = deque(content.events, MOST_EVENTS)
+            self._remember(thing)
+            if await self._put():
+                return content
+            # Somebody wishes for a stop, or the old manager has had a last word.
+            thing = await self._api.get(path_of(self.namespace, self.run))
 
     @property
     def has_ended(self) -> bool:
@@ -207,25 +215,27 @@ class Record:
                 return
 
     async def _write(self) -> None:
-        while True:
-            change = {
-                "metadata": {"resourceVersion": self._version, "annotations": self._notes()},
-                "data": self._data(),
-            }
-            try:
-                self._remember(await self._api.patch(path_of(self.namespace, self.run), change))
-                return
-            except Conflict:
-                self._look_again(await self._api.get(path_of(self.namespace, self.run)))
+        while not await self._put():
+            self._look_again(await self._api.get(path_of(self.namespace, self.run)))
+
+    async def _put(self) -> bool:
+        """Over the version that we know, or not at all."""
+        change = {"metadata": {"resourceVersion": self._version, "annotations": self._notes()}, "data": self._data()}
+        try:
+            self._remember(await self._api.patch(path_of(self.namespace, self.run), change))
+        except Conflict:
+            return False
+        return True
 
     def _look_again(self, thing: Mapping[str, Any]) -> None:
-        content = read(thing)
-        if content.manager != self.manager:
-            raise RunBusy(
-                f"Another pumasi has taken over {self.run}.",
-                f"Watch it with `pumasi attach {self.run}`; this one leaves.",
-            )
+        if read(thing).manager != self.manager:
+            raise self._replaced()
         self._remember(thing)
+
+    def _replaced(self) -> RunBusy:
+        return RunBusy(
+            f"Another pumasi has taken over {self.run}.", f"Watch it with `pumasi attach {self.run}`; this one leaves."
+        )
 
     def _remember(self, thing: Mapping[str, Any]) -> None:
         self._version = thing["metadata"]["resourceVersion"]
@@ -292,8 +302,9 @@ class Record:
             await self._api.patch(anchor_path(self.namespace, self.run), {"spec": spec})
 
     async def remove(self) -> None:
-        """With everything that it owns."""
-        await self._api.delete(anchor_path(self.namespace, self.run))
+        """With everything that it owns; not that of another run of the same name."""
+        if not self._is_anothers:
+            await self._api.delete(anchor_path(self.namespace, self.run))
 
     async def leave(self) -> None:
         for task in self._tasks:
