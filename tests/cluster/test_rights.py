@@ -32,9 +32,10 @@ TWO_PODS = ("--slots", "2", "--max-per-node", "1", "--cpus", "0.1", "--grace", "
 BY_FORCE = ("pods", "delete")
 TO_STOP = ("pods", "deletecollection")
 TO_KEEP = (("configmaps", "create"), ("configmaps", "delete"))
+TO_EXPLAIN = ("events", "list")
 """Rights that a run needs only when it does not just run to its end."""
 EVERYWHERE = [right[:3] for right in CLUSTER_RIGHTS]
-ALWAYS = [right for right in RIGHTS if right[1:3] not in (BY_FORCE, TO_STOP, *TO_KEEP)]
+ALWAYS = [right for right in RIGHTS if right[1:3] not in (BY_FORCE, TO_STOP, TO_EXPLAIN, *TO_KEEP)]
 
 
 def right(resource: str, verb: str) -> Right:
@@ -175,7 +176,8 @@ def test_a_manager_keeps_the_end_of_a_long_output(place: Place) -> None:
 
 
 def test_every_right_is_put_to_the_test_here() -> None:
-    assert {*ALWAYS, right(*BY_FORCE), right(*TO_STOP), *(right(*each) for each in TO_KEEP)} == set(RIGHTS)
+    others = (BY_FORCE, TO_STOP, TO_EXPLAIN, *TO_KEEP)
+    assert {*ALWAYS, *(right(*each) for each in others)} == set(RIGHTS)
 
 
 @pytest.mark.parametrize("missing", ALWAYS, ids=str)
@@ -194,6 +196,28 @@ def test_without_the_right_to_delete_many_a_stop_is_told_to_fail(place: Place) -
         place.expect_words(run, 'cannot deletecollection resource "pods"')
         place.remove(run)
         stopping.communicate(timeout=60)
+
+
+STUCK = (
+    *("--set", 'spec.volumes[+]={"name": "no", "configMap": {"name": "nothing"}}'),
+    *("--set", 'spec.containers[0].volumeMounts[+]={"name": "no", "mountPath": "/no"}'),
+    *("--start-timeout", "8s"),
+)
+
+
+def reason_for_being_late(place: Place) -> str:
+    run = place.start(HELLO, *STUCK)
+    reason = str(json.loads(place.pumasi("wait", run, "--json").stdout)["reason"])
+    place.remove(run)
+    return reason
+
+
+def test_without_the_right_to_read_events_nobody_knows_why_a_pod_is_late(place: Place) -> None:
+    assert 'configmap "nothing" not found' in reason_for_being_late(place)
+    with place.without(right(*TO_EXPLAIN)):
+        reason = reason_for_being_late(place)
+    assert "did not start" in reason
+    assert 'configmap "nothing" not found' not in reason
 
 
 @pytest.mark.parametrize("missing", [right(*each) for each in TO_KEEP], ids=str)

@@ -47,6 +47,7 @@ RIGHTS = (
     Right("", "pods", "delete", "to let go of a pod whose node is dead"),
     Right("", "pods", "deletecollection", "to stop"),
     Right("", "pods/log", "get", "output and metrics"),
+    Right("", "events", "list", "to say why a pod does not start"),
 )
 CLUSTER_RIGHTS = (
     Right("", "nodes", "list", "to see which nodes there are, and how much they have"),
