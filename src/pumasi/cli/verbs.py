@@ -66,10 +66,10 @@ GROUPS: dict[str, dict[str, str]] = {
         "delete": "forget a finished run, with its logs",
     },
     "Know": {
-        "nodes": "list a cluster's nodes: what is free, and who holds the rest",
+        "nodes": "list the GPUs of this machine or of a cluster: what is free, who holds the rest",
         "plan": "ask the planner what it would put where",
         "doctor": "tell what this machine has, and what is missing",
-        "setup": "give a cluster's namespace what runs need that go on without you",
+        "setup": "give a cluster's namespace what runs with -d need there",
         "completion": "print a completion script for your shell",
     },
 }
