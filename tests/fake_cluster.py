@@ -142,11 +142,13 @@ class Cluster:
         return thing is not None and "running" in _state(thing)
 
     def _lingers(self, key: Key, pod: Object) -> bool:
-        """A pod that has started is asked to end by its kubelet, if that lives."""
+        """A pod that was given to a node is ended by its kubelet, if that lives."""
+        if not pod["spec"].get("nodeName") or "terminated" in _state(pod):
+            return False
+        self.patch(key, {"metadata": {"deletionTimestamp": _stamp(self.now)}})
+        if pod["spec"]["nodeName"] in self.dead_nodes:
+            return True
         if "running" in _state(pod):
-            self.patch(key, {"metadata": {"deletionTimestamp": _stamp(self.now)}})
-            if pod["spec"].get("nodeName") in self.dead_nodes:
-                return True
             self.sentenced(key.name)
         return False
 
@@ -173,6 +175,8 @@ class FakeApi(Api):
         """Verbs whose answer is lost once: the creation that is tried again finds its own object."""
         self.before: Callable[[str, str], None] = lambda verb, path: None
         self.requests: list[tuple[str, str]] = []
+        self.graces: list[int | None] = []
+        """Of all deletions that were asked for."""
 
     async def __aenter__(self) -> FakeApi:
         return self
@@ -210,11 +214,13 @@ class FakeApi(Api):
         return copy.deepcopy(made)
 
     async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> None:
+        self.graces.append(grace)
         key = self._request("delete", path)
         if key in self.cluster.things:
             self.cluster.delete(key, grace)
 
     async def delete_all(self, path: str, *, grace: int | None = None, **query: str) -> None:
+        self.graces.append(grace)
         key = self._request("delete_all", path)
         for thing in self.cluster.select(key.kind, key.namespace, query):
             self.cluster.delete(Key(key.kind, key.namespace, thing["metadata"]["name"]), grace)

@@ -1,0 +1,700 @@
+"""A gang as pods: all of them or none, told once how it ended, and nothing left that nobody knows of."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from pumasi.core.endings import outcome_of
+from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
+from pumasi.core.outcome import Verdict
+from pumasi.core.spec import parse_spec
+from pumasi.errors import Forbidden, Unreachable
+from pumasi.kube import manifests
+from pumasi.kube.manifests import CodeObjects, Gang, Owner
+from pumasi.pools import pods as pods_module
+from pumasi.pools.base import Order
+from pumasi.pools.pods import PodGang
+from tests.fake_cluster import NAMESPACE, Cluster, FakeApi, Key, Object
+from tests.serving import asynchronous, until
+
+RUN = "train-abcde"
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
+QUOTA = 'pods "x" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2'
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pumasi.kube.api._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("pumasi.kube.logs._GLANCE", 0.002)
+    monkeypatch.setattr(pods_module, "DRAIN", 2.0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever does not end by itself is ended by force, soon."""
+    monkeypatch.setattr(pods_module, "MARGIN", 0.15)
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.output = b""
+        self.words: list[Mapping[str, Any]] = []
+        self.ends: list[Mapping[str, Any]] = []
+        self.refusals: list[tuple[str, bool, str]] = []
+
+    def frames(self, order: Order, chunk: bytes) -> None:
+        self.output += chunk
+
+    def said(self, order: Order, words: Mapping[str, Any]) -> None:
+        self.words.append(words)
+
+    def ended(self, order: Order, facts: Mapping[str, Any]) -> None:
+        self.ends.append(facts)
+
+    def refused(self, order: Order, reason: str, hopeless: bool, hint: str) -> None:
+        self.refusals.append((reason, hopeless, hint))
+
+    @property
+    def end(self) -> Mapping[str, Any]:
+        """The only one."""
+        assert self.refusals == []
+        (end,) = self.ends
+        return end
+
+    @property
+    def refusal(self) -> tuple[str, bool, str]:
+        assert self.ends == []
+        (refusal,) = self.refusals
+        return refusal
+
+
+def an_order(nodes: int, grace: float) -> tuple[Order, list[Object]]:
+    """A slot on each node, node-0 the chief's; and the pods for it."""
+    spec = parse_spec({"command": ["train.py"], "on": "k8s", "slots": nodes})
+    program = Program(("python3", "train.py"), "none", "", {})
+    placement = {f"node-{number}": 1 for number in range(nodes)}
+    attempt = Attempt(RUN, 0, placement, {}, "", "0", "/tmp", [""] * nodes)
+    configs = agent_configs(spec, program, attempt, gang_of(spec, program, attempt))
+    gang = Gang(RUN, "main", 0, Owner("ConfigMap", RUN, "owner"), "", True, "none", CodeObjects(f"{RUN}-code", 0, ()))
+    pods = [manifests.pod(spec, gang, index, name, configs[index]) for index, name in enumerate(placement)]
+    quick = [{**config, "silence": 0.05, "grace": grace} for config in configs]
+    return Order("main", 0, list(placement), quick), pods
+
+
+class Scene:
+    """A gang in a cluster, from the moment that it is asked for."""
+
+    def __init__(self, api: FakeApi, nodes: int, grace: float) -> None:
+        self.api = api
+        self.cluster: Cluster = api.cluster
+        self.order, self.pods = an_order(nodes, grace)
+        self.names = [pod["metadata"]["name"] for pod in self.pods]
+        self.sink = Sink()
+        self.wholes = 0
+        self.away: list[str] = []
+        self.gang = PodGang(api, NAMESPACE, RUN, self.order, self.sink, self._be_whole)
+        self.gang.away = self.away.append
+
+    def _be_whole(self) -> None:
+        self.wholes += 1
+
+    def begin(self) -> None:
+        self.task = asyncio.ensure_future(self.gang.run(self.pods))
+
+    def adopt(self, heard: Mapping[int, int] = {}, *, ran: bool = True) -> None:
+        self.task = asyncio.ensure_future(self.gang.run((), heard, ran=ran))
+
+    async def created(self) -> None:
+        await until(lambda: self.task.done() or set(self.names) <= set(self.cluster.names("pods")))
+
+    async def whole(self) -> None:
+        """All run, and the chief has said so."""
+        await self.created()
+        for name in self.names:
+            self.cluster.start(name)
+        self.cluster.say(self.names[0], word("running"))
+        await until(lambda: self.wholes)
+        await until(lambda: len(self.gang._readers) == len(self.names))
+
+    async def over(self) -> None:
+        await self.task
+        assert self.gang.over
+
+    def ends_with(self, outcome: Mapping[str, Any], code: int, index: int = 0) -> None:
+        """As an agent does: in its log, and in what it leaves behind."""
+        self.cluster.say(self.names[index], word("over", outcome=outcome))
+        self.cluster.finish(self.names[index], code, json.dumps(outcome))
+
+    def put(self) -> None:
+        """The pods, as a manager before us has made them."""
+        for pod in self.pods:
+            self.cluster.create("pods", NAMESPACE, pod)
+
+
+@asynccontextmanager
+async def scene(nodes: int = 2, api: FakeApi | None = None, grace: float = 0.05) -> AsyncIterator[Scene]:
+    made = Scene(api or FakeApi(), nodes, grace)
+    try:
+        yield made
+    finally:
+        made.task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await made.task
+
+
+def word(event: str, **more: Any) -> bytes:
+    return b"@" + json.dumps({"event": event, **more}).encode()
+
+
+def frame(rank: int, seq: int) -> bytes:
+    return b"%d.%d 1763240000123|line %d" % (rank, seq, seq)
+
+
+# ---- a gang that runs
+
+
+@asynchronous
+async def test_a_gang_that_is_done_was_whole_has_said_all_and_leaves_its_pods_for_their_logs() -> None:
+    async with scene() as play:
+        play.begin()
+        await play.whole()
+        play.cluster.say(play.names[0], frame(0, 1), frame(0, 2))
+        play.cluster.say(play.names[1], frame(1, 1), word("exit", rank=1, code=0))
+        play.ends_with({"cause": "done"}, 0)
+        play.cluster.finish(play.names[1], 0)
+        await play.over()
+        assert play.sink.end == {"cause": "done"}
+        assert sorted(play.sink.output.splitlines()) == [frame(0, 1), frame(0, 2), frame(1, 1)]
+        assert [said["event"] for said in play.sink.words] == ["running", "exit"]
+        assert play.wholes == 1
+        assert play.cluster.names("pods") == play.names
+        assert play.gang.lost_nodes == set()
+
+
+@asynchronous
+async def test_a_program_that_fails_is_told_as_its_agent_tells_it() -> None:
+    outcome = {"cause": "exit", "rank": 1, "node": 1, "code": 3, "tail": ["ValueError"]}
+    async with scene() as play:
+        play.begin()
+        await play.whole()
+        play.cluster.say(play.names[0], word("ending", outcome=outcome))
+        play.ends_with(outcome, 1)
+        play.cluster.finish(play.names[1], 1)
+        await play.over()
+        assert play.sink.end == outcome
+        assert [said["event"] for said in play.sink.words] == ["running", "ending"]
+
+
+@asynchronous
+async def test_the_chiefs_words_outrank_those_of_a_member() -> None:
+    async with scene() as play:
+        play.begin()
+        await play.whole()
+        play.ends_with({"cause": "hub lost"}, 1, index=1)
+        await until(lambda: play.gang._told)
+        failed = {"cause": "exit", "rank": 0, "node": 0, "code": 1, "tail": []}
+        play.ends_with(failed, 1)
+        await play.over()
+        assert play.sink.end == failed
+
+
+@asynchronous
+async def test_that_an_agent_was_told_to_stop_is_not_told_before_it_is_known_by_whom() -> None:
+    async with scene() as play:
+        play.begin()
+        await play.whole()
+        play.cluster.say(play.names[0], word("ending", outcome={"cause": "stopped"}))
+        play.cluster.say(play.names[0], word("ending", outcome={"cause": "silent", "node": 1}), frame(0, 1))
+        await until(lambda: play.sink.output)
+        assert [said["event"] for said in play.sink.words] == ["running"]
+
+
+@asynchronous
+async def test_what_is_missing_in_the_output_is_told_in_numbers() -> None:
+    async with scene(1) as play:
+        play.begin()
+        await play.whole()
+        play.cluster.say(play.names[0], frame(0, 1), frame(0, 5))
+        play.ends_with({"cause": "done"}, 0)
+        await play.over()
+        assert play.sink.words[-1] == {"event": "gap", "rank": 0, "lines": 3}
+        assert play.sink.end == {"cause": "done"}
+
+
+@asynchronous
+async def test_an_agent_that_died_without_a_word_leaves_the_lines_that_are_nobodys() -> None:
+    async with scene(1) as play:
+        play.begin()
+        await play.whole()
+        play.cluster.say(play.names[0], b"Fatal Python error: out of luck")
+        play.cluster.finish(play.names[0], 134)
+        await play.over()
+        assert play.sink.end["cause"] == "agent died"
+        assert (play.sink.end["code"], play.sink.end["tail"]) == (134, ["Fatal Python error: out of luck"])
+
+
+@asynchronous
+async def test_a_pod_whose_memory_ran_out_is_told_as_that() -> None:
+    async with scene() as play:
+        play.begin()
+        await play.whole()
+        play.cluster.finish(play.names[1], 137, reason="OOMKilled")
+        play.ends_with({"cause": "silent", "node": 1}, 1)
+        await play.over()
+        assert play.sink.end == {"cause": "oom", "node": 1}
+
+
+# ---- all or nothing
+
+
+def unschedulable(play: Scene, index: int, message: str = "0/3 nodes are available: 3 Insufficient cpu.") -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    play.cluster.change("pods", play.names[index], {"status": {"conditions": [condition]}})
+
+
+@asynchronous
+async def test_one_pod_that_finds_no_place_takes_all_of_them_back() -> None:
+    async with scene(3) as play:
+        play.begin()
+        await play.created()
+        play.cluster.start(play.names[0])
+        unschedulable(play, 2)
+        await play.over()
+        reason, hopeless, _ = play.sink.refusal
+        assert reason == "The cluster's scheduler has no place for it: 0/3 nodes are available: 3 Insufficient cpu."
+        assert not hopeless
+        assert play.cluster.names("pods") == []
+        assert set(play.api.graces) == {1}
+
+
+@asynchronous
+async def test_a_node_that_turns_a_pod_away_refuses_the_gang() -> None:
+    async with scene() as play:
+        play.begin()
+        await play.created()
+        away = {"phase": "Failed", "reason": "OutOfnvidia.com/gpu", "message": "Node didn't have enough resource"}
+        play.cluster.change("pods", play.names[1], {"spec": {"nodeName": "node-1"}, "status": away})
+        await play.over()
+        assert play.sink.refusal[0] == "Node node-1 turned it away: Node didn't have enough resource."
+        assert play.cluster.names("pods") == []
+
+
+@asynchronous
+async def test_a_quota_that_ends_in_the_middle_of_the_gang_refuses_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pods_module, "AT_ONCE", 1)
+    api = FakeApi()
+    asked: list[str] = []
+
+    def admit(pod: Object) -> None:
+        asked.append(pod["metadata"]["name"])
+        if len(asked) == 3:
+            raise Forbidden("The cluster does not allow it.", said=QUOTA)
+
+    api.cluster.admit = admit
+    async with scene(5, api) as play:
+        play.begin()
+        await play.over()
+        reason, hopeless, _ = play.sink.refusal
+        assert reason == "The quota few does not allow it: requested pods=1, limited to pods=2."
+        assert not hopeless
+        assert asked == play.names[:3]
+        assert play.cluster.names("pods") == []
+
+
+@asynchronous
+async def test_pods_that_the_cluster_will_never_take_are_told_as_hopeless() -> None:
+    api = FakeApi()
+    api.forbidden = {("create", "pods")}
+    async with scene(2, api) as play:
+        play.begin()
+        await play.over()
+        reason, hopeless, hint = play.sink.refusal
+        assert hopeless
+        assert 'User "kim" cannot create resource "pods"' in reason
+        assert "administrator" in hint
+
+
+@asynchronous
+async def test_a_cluster_that_is_gone_while_pods_are_made_fails_the_attempt_and_takes_them_back() -> None:
+    api = FakeApi()
+    left = iter(range(1))
+
+    def fail_later(verb: str, path: str) -> None:
+        if verb == "create" and next(left, None) is None:
+            raise Unreachable("The cluster can't be reached.")
+
+    api.before = fail_later
+    async with scene(3, api) as play:
+        play.begin()
+        await play.over()
+        end = play.sink.end
+        assert (end["cause"], end["verdict"], end["reason"]) == ("cluster", "failed", "The cluster can't be reached.")
+        assert play.cluster.names("pods") == []
+
+
+@asynchronous
+async def test_a_pod_whose_creation_had_no_answer_is_ours() -> None:
+    api = FakeApi()
+    api.losing = {"create"}
+    async with scene(2, api) as play:
+        play.begin()
+        await play.whole()
+        play.ends_with({"cause": "done"}, 0)
+        play.cluster.finish(play.names[1], 0)
+        await play.over()
+        assert play.sink.end == {"cause": "done"}
+
+
+@pytest.mark.usefixtures("impatient")
+@asynchronous
+async def test_a_refused_gang_is_gone_even_where_a_node_does_not_answer() -> None:
+    async with scene(2) as play:
+        play.begin()
+        await play.created()
+        play.cluster.dead_nodes = {"node-0"}
+        play.cluster.change("pods", play.names[0], {"spec": {"nodeName": "node-0"}})
+        unschedulable(play, 1)
+        await play.over()
+        assert play.sink.refusals
+        assert play.cluster.names("pods") == []
+        assert play.gang.lost_nodes == {"node-0"}
+
+
+# ---- containers that do not start
+
+
+def waits(play: Scene, index: int, reason: str, message: str) -> None:
+    play.cluster.set_state(play.names[index], "Pending", {"waiting": {"reason": reason, "message": message}})
+
+
+@asynchronous
+async def test_an_image_that_is_not_there_fails_the_gang_at_once() -> None:
+    async with scene() as play:
+        play.begin()
+        await play.created()
+        waits(play, 1, "ErrImagePull", "manifest for nothing:1 not found")
+        await play.over()
+        end = play.sink.end
+        assert (end["cause"], end["verdict"], end["node"]) == ("cluster", "failed", 1)
+        assert end["reason"].startswith("The image python:3.12-slim can't be pulled: manifest for nothing:1 not found")
+        assert play.cluster.names("pods") == []
+
+
+@asynchronous
+async def test_an_image_may_fail_to_come_once() -> None:
+    async with scene(1) as play:
+        play.begin()
+        await play.created()
+        waits(play, 0, "ErrImagePull", "TLS handshake timeout")
+        waits(play, 0, "ImagePullBackOff", "Back-off pulling image")
+        await until(lambda: play.gang._pulls)
+        await play.whole()
+        play.ends_with({"cause": "done"}, 0)
+        await play.over()
+        assert play.sink.end == {"cause": "done"}
+
+
+@asynchronous
+async def test_an_image_that_does_not_come_twice_fails_the_gang() -> None:
+    async with scene(1) as play:
+        play.begin()
+        await play.created()
+        waits(play, 0, "ErrImagePull", "TLS handshake timeout")
+        waits(play, 0, "ImagePullBackOff", "Back-off pulling image")
+        waits(play, 0, "ErrImagePull", "TLS handshake timeout")
+        await play.over()
+        assert "can't be pulled" in play.sink.end["reason"]
+
+
+@asynchronous
+async def test_an_image_without_python_is_told_as_that() -> None:
+    message = 'failed to create containerd task: exec: "python3": executable file not found in $PATH: unknown'
+    async with scene(1) as play:
+        play.begin()
+        await play.created()
+        play.cluster.finish(play.names[0], 128, message, reason="StartError")
+        await play.over()
+        assert play.sink.end["reason"] == "The image python:3.12-slim has no python3."
+        assert "--image" in play.sink.end["hint"]
+
+
+# ---- ends that are asked for
+
+
+@asynchronous
+async def test_a_gang_that_is_stopped_ends_itself_and_is_told_as_stopped() -> None:
+    async with scene() as play:
+        play.begin()
+        await play.whole()
+
+        def sentenced(name: str) -> None:
+            play.ends_with({"cause": "stopped"}, 143, play.names.index(name))
+
+        play.cluster.sentenced = sentenced
+        play.gang.end(15.0)
+        await play.over()
+        assert play.sink.end == {"cause": "stopped"}
+        assert play.api.graces == [27]
+        play.gang.end(15.0)
+        assert play.api.graces == [27]
+
+
+@asynchronous
+async def test_a_stop_leaves_alone_what_has_ended() -> None:
+    async with scene() as play:
+        play.begin()
+        await play.whole()
+        play.ends_with({"cause": "done"}, 0, index=1)
+        await until(lambda: play.gang._ended)
+        play.gang.end(0)
+        await play.over()
+        assert play.cluster.names("pods") == [play.names[1]]
+        assert play.api.graces == [1]
+
+
+@asynchronous
+async def test_who_is_late_is_named_when_the_gang_is_ended_before_it_was_whole() -> None:
+    async with scene(grace=15.0) as play:
+        play.begin()
+        await play.created()
+        play.cluster.start(play.names[0])
+        play.cluster.change("pods", play.names[1], {"spec": {"nodeName": "node-1"}})
+        waits(play, 1, "ContainerCreating", "")
+        about = {"involvedObject": {"name": play.names[1]}, "type": "Warning", "message": "MountVolume failed."}
+        play.cluster.create("events", NAMESPACE, {"metadata": {"name": "a"}, **about})
+        play.cluster.create("events", NAMESPACE, {"metadata": {"name": "b"}, **about, "type": "Normal"})
+        await until(lambda: len(play.gang._readers) == 1)
+        await until(lambda: play.gang._objects[play.names[1]]["spec"].get("nodeName"))
+        play.gang.end(15.0)
+        await play.over()
+        assert play.sink.end == {"cause": "late", "who": "the pod on node-1 did not start: MountVolume failed"}
+        assert play.api.graces == [1]
+        assert play.cluster.names("pods") == []
+
+
+@asynchronous
+async def test_a_stop_while_pods_are_made_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pods_module, "AT_ONCE", 1)
+    async with scene(4) as play:
+        play.cluster.admit = lambda pod: play.gang.end(15.0) if pod["metadata"]["name"] == play.names[1] else None
+        play.begin()
+        await play.over()
+        assert play.sink.end["cause"] in ("stopped", "late")
+        assert play.cluster.names("pods") == []
+
+
+# ---- what others do to pods
+
+
+@asynchronous
+async def test_a_pod_that_somebody_deletes_is_told_as_that() -> None:
+    async with scene() as play:
+        play.begin()
+        await play.whole()
+
+        def sentenced(name: str) -> None:
+            """The agent that is told to stop tells the chief, and all end."""
+            play.ends_with({"cause": "stopped"}, 143, index=1)
+            play.ends_with({"cause": "stopped"}, 1)
+
+        play.cluster.sentenced = sentenced
+        play.cluster.delete(Key("pods", NAMESPACE, play.names[1]), None)
+        await play.over()
+        end = play.sink.end
+        assert (end["verdict"], end["reason"]) == ("lost", "The pod on node-1 was deleted by somebody.")
+        assert end["spends"] is False
+
+
+@asynchronous
+async def test_a_pod_that_was_evicted_is_told_as_that_whatever_its_agents_say() -> None:
+    async with scene() as play:
+        play.begin()
+        await play.whole()
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "EvictionByEvictionAPI",
+            "message": "Drain",
+        }
+        play.cluster.change("pods", play.names[1], {"status": {"conditions": [condition]}})
+        play.cluster.finish(play.names[1], 143, json.dumps({"cause": "stopped"}))
+        play.ends_with({"cause": "stopped"}, 1)
+        await play.over()
+        assert play.sink.end["reason"] == "The pod on node-1 was evicted: Drain."
+
+
+@pytest.mark.usefixtures("impatient")
+@asynchronous
+async def test_a_pod_on_a_lost_node_is_given_up_when_nothing_of_it_can_live_any_more() -> None:
+    async with scene(3) as play:
+        play.begin()
+        await play.whole()
+        play.cluster.dead_nodes = {"node-1"}
+        play.ends_with({"cause": "silent", "node": 1}, 1)
+        play.ends_with({"cause": "silent", "node": 1}, 1, index=2)
+        await play.over()
+        assert play.sink.end["reason"] == "The pod on node-1 was lost: its node does not answer."
+        assert play.sink.end["spends"] is False
+        assert play.gang.lost_nodes == {"node-1"}
+        assert play.api.graces[-1] == 0
+        assert play.cluster.names("pods") == [play.names[0], play.names[2]]
+
+
+@pytest.mark.usefixtures("impatient")
+@asynchronous
+async def test_members_that_do_not_hear_of_the_end_are_told_by_deleting_their_pods() -> None:
+    async with scene() as play:
+        play.begin()
+        await play.whole()
+        failed = {"cause": "exit", "rank": 0, "node": 0, "code": 1, "tail": []}
+        play.ends_with(failed, 1)
+        await play.over()
+        assert play.sink.end == failed
+        assert play.cluster.names("pods") == [play.names[0]]
+        assert play.gang.lost_nodes == set()
+
+
+# ---- trouble with the cluster
+
+
+@asynchronous
+async def test_output_that_may_not_be_read_fails_the_gang() -> None:
+    api = FakeApi()
+    api.forbidden = {("get", "pods/log")}
+    async with scene(2, api) as play:
+        play.begin()
+        await play.created()
+        for name in play.names:
+            play.cluster.start(name)
+        await play.over()
+        end = play.sink.end
+        assert (end["cause"], end["verdict"]) == ("cluster", "failed")
+        assert "pods/log" in end["reason"]
+        assert play.cluster.names("pods") == []
+
+
+@asynchronous
+async def test_a_cluster_that_is_away_for_a_while_is_told_and_forgotten() -> None:
+    async with scene() as play:
+        play.begin()
+        await play.whole()
+        play.api.unreachable = True
+        await until(lambda: play.away)
+        play.ends_with({"cause": "done"}, 0)
+        play.cluster.finish(play.names[1], 0)
+        play.api.unreachable = False
+        await play.over()
+        assert play.away == ["The cluster at https://fake can't be reached: connection refused.", ""]
+        assert play.sink.end == {"cause": "done"}
+
+
+@asynchronous
+async def test_a_cluster_that_stays_away_is_the_managers_trouble_and_the_gang_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pods_module, "PATIENCE", 0.05)
+    async with scene() as play:
+        play.begin()
+        await play.whole()
+        play.api.unreachable = True
+        with pytest.raises(Unreachable):
+            await play.task
+        assert play.sink.ends == []
+        assert play.cluster.names("pods") == play.names
+        assert play.api.graces == []
+
+
+# ---- adoption
+
+
+@asynchronous
+async def test_who_adopts_a_gang_hears_what_is_new() -> None:
+    async with scene() as play:
+        play.put()
+        for name in play.names:
+            play.cluster.start(name)
+        play.cluster.say(play.names[0], word("running"), frame(0, 1), frame(0, 2), frame(0, 3))
+        play.cluster.say(play.names[1], frame(1, 1))
+        play.adopt({0: 2, 1: 1})
+        await until(lambda: play.sink.output)
+        play.cluster.say(play.names[1], frame(1, 2))
+        play.ends_with({"cause": "done"}, 0)
+        play.cluster.finish(play.names[1], 0)
+        await play.over()
+        assert sorted(play.sink.output.splitlines()) == [frame(0, 3), frame(1, 2)]
+        assert play.sink.end == {"cause": "done"}
+        assert ("create", f"/api/v1/namespaces/{NAMESPACE}/pods") not in play.api.requests
+
+
+@asynchronous
+async def test_who_adopts_a_gang_that_has_ended_hears_how() -> None:
+    failed = {"cause": "exit", "rank": 0, "node": 0, "code": 3, "tail": ["ValueError"]}
+    async with scene(1) as play:
+        play.put()
+        play.cluster.start(play.names[0])
+        play.ends_with(failed, 1)
+        play.adopt()
+        await play.over()
+        assert play.sink.end == failed
+
+
+def lost(play: Scene) -> str:
+    """Why the run lost it."""
+    outcome = outcome_of(play.sink.end, play.order.nodes, len(play.names))
+    assert outcome.verdict is Verdict.LOST
+    return outcome.reason
+
+
+@asynchronous
+async def test_a_gang_of_which_nothing_is_left_was_lost() -> None:
+    async with scene() as play:
+        play.adopt()
+        await play.over()
+        assert lost(play) == "Node node-0 was lost: its agent was killed."
+
+
+@asynchronous
+async def test_a_gang_that_ended_itself_because_a_pod_went_was_lost() -> None:
+    async with scene() as play:
+        play.put()
+        for name in play.names:
+            play.cluster.start(name)
+        play.cluster.delete(Key("pods", NAMESPACE, play.names[1]), 0)
+        play.ends_with({"cause": "silent", "node": 1}, 1)
+        play.adopt()
+        await play.over()
+        assert lost(play) == "Node node-1 was lost: its agent fell silent."
+
+
+@pytest.mark.usefixtures("impatient")
+@asynchronous
+async def test_what_is_left_of_a_gang_is_ended() -> None:
+    async with scene(3) as play:
+        play.put()
+        for name in play.names:
+            play.cluster.start(name)
+        play.cluster.delete(Key("pods", NAMESPACE, play.names[1]), 0)
+        play.adopt()
+        await play.over()
+        assert lost(play)
+        assert play.cluster.names("pods") == []
+
+
+@asynchronous
+async def test_a_gang_that_was_never_made_as_a_whole_is_taken_back_and_may_be_made_anew() -> None:
+    async with scene(3) as play:
+        play.put()
+        play.cluster.start(play.names[0])
+        play.cluster.delete(Key("pods", NAMESPACE, play.names[2]), 0)
+        play.adopt(ran=False)
+        await play.over()
+        reason, hopeless, _ = play.sink.refusal
+        assert reason == "Its manager was lost before the gang was whole."
+        assert not hopeless
+        assert play.cluster.names("pods") == []
