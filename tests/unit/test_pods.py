@@ -656,7 +656,8 @@ async def test_a_gang_of_which_nothing_is_left_was_lost() -> None:
     async with scene() as play:
         play.adopt()
         await play.over()
-        assert lost(play) == "Node node-0 was lost: its agent was killed."
+        assert lost(play) == "The chief's pod is gone: somebody deleted it."
+        assert play.sink.end["spends"] is False
 
 
 @asynchronous
