@@ -211,7 +211,10 @@ def _why_silent(pods: Sequence[Seen], told: Facts) -> Facts:
     if told["cause"] == "stopped":
         return {**told, "cause": "agent died", "tail": ()}
     killed = [pod for pod in pods if pod.code and pod.testament is None]
-    return {"cause": "agent died", "node": killed[0].number} if killed else told
+    if killed:
+        return {"cause": "agent died", "node": killed[0].number}
+    cut_off = [pod for pod in pods if pod.testament and pod.testament["cause"] == "hub lost"]
+    return _lost(cut_off[0], "was cut off from the others") if cut_off and told["cause"] == "silent" else told
 
 
 def _unexplained(pods: Sequence[Seen]) -> Facts:
