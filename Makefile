@@ -6,7 +6,8 @@ ENVIRONMENTS := $(PYTHON) -m tools.environments
 
 given = $(if $(filter command,$(origin $(1))),--$(2) '$($(1))')
 
-.PHONY: help demo test test-all test-cluster check format bench cluster cluster-down frameworks setup clean
+.PHONY: help demo test test-all test-cluster check format bench cluster cluster-down cluster-programs frameworks setup \
+    clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -17,12 +18,15 @@ demo: setup  ## train a small real model with 1 and with 2 slots, and see that t
 test: setup  ## the quick suite: minutes, with JAX and Keras
 	$(BIN)/pytest -n 2 -m "not big and not cluster"
 
-test-all: test-cluster frameworks  ## all tests: the quick suite, the big frameworks, the real Kubernetes
+test-all: setup frameworks cluster-programs  ## all tests: the quick suite, the big frameworks, the real Kubernetes
+	$(BIN)/pytest -m cluster
 	$(BIN)/pytest -n 2 -m "not cluster"
 
-test-cluster: setup  ## the tests on a Kubernetes of their own, or on the one that PUMASI_TEST_KUBECONFIG names
+test-cluster: setup cluster-programs  ## on a Kubernetes of their own, or on the one that PUMASI_TEST_KUBECONFIG names
+	$(BIN)/pytest -m "cluster and not big"
+
+cluster-programs:
 	@$(if $(PUMASI_TEST_KUBECONFIG),,$(PYTHON) -m tools.cluster build)
-	$(BIN)/pytest -m cluster
 
 check: setup  ## what CI runs beside the tests: format, lint, types, architecture
 	$(BIN)/ruff format --check .
