@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import json
 import os
 import threading
 import time
@@ -95,10 +96,11 @@ def _import(store: Store, place: Place, content: Content) -> RunRecord:
 
 
 def _apply(store: Store, run: str, content: Content) -> None:
-    """Events first: who sees that the run has ended finds the one that tells how."""
-    last = max((event.at for event in store.events(run)), default=0.0)
+    """Events first: who sees that the run has ended finds the one that tells how. They are told apart by what they say:
+    clocks differ, and the store has events of its own (gaps in what was copied)."""
+    known = {(event.at, event.kind, json.dumps(event.data)) for event in store.events(run)}
     for at, kind, data in content.events:
-        if at > last:
+        if (at, kind, json.dumps(data)) not in known:
             store.add_event(run, at, kind, data)
     store.update_run(run, **{name: value for name, value in content.state.items() if name in _COPIED})
 
