@@ -112,7 +112,7 @@ class Manager:
         now = time.time()
         told = {**asdict(outcome), "verdict": outcome.verdict.value}
         # In this order: who sees that the run has ended finds the event that tells how.
-        self._recorder.event(now, "finished", **told)
+        self._recorder.event(now, "finished", run=self._run_id, **told)
         self._recorder.update(
             now, state=outcome.verdict.value, ended=now, outcome=told, exit_code=outcome.verdict.exit_code
         )
@@ -135,7 +135,7 @@ class Manager:
             case manage.Wake():
                 self._set_wake(action.at)
             case manage.Waiting():
-                self._recorder.event(now, "waiting", reason=action.reason)
+                self._recorder.event(now, "waiting", run=self._run_id, reason=action.reason)
             case manage.Restarting():
                 self._recorder.event(
                     now, "restarting", attempt=action.attempt, reason=action.reason, spent=action.spent

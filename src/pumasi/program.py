@@ -77,14 +77,21 @@ def _command_elsewhere(spec: Spec, folder: Path) -> tuple[str, ...]:
     """Where the working folder travels to an image: files are looked for in the folder, programs in the image."""
     first, *rest = spec.command
     if first.endswith(".py") or "/" in first:
-        _check_file(folder, first)
-        path = Path(os.path.normpath(folder / first))
-        if not path.is_relative_to(folder):
-            raise UsageError(f"{first} is not in {folder}, which is all that travels.", "Start pumasi in its folder.")
-        first = str(path.relative_to(folder))
-    if first.endswith(".py"):
-        return (spec.python or "python3", first, *rest)
-    return (f"./{first}" if "/" in spec.command[0] else first, *rest)
+        first = _travelled(folder, first)
+    return (spec.python or "python3", first, *rest) if first.endswith(".py") else (first, *rest)
+
+
+def _travelled(folder: Path, name: str) -> str:
+    """What a file is called there. A path from the root on that is not in the folder is one of the image's, unless it
+    is a script that is here: whoever names that one believes that it goes along."""
+    path = Path(os.path.normpath(folder / name))
+    if path.is_relative_to(folder):
+        _check_file(folder, name)
+        inside = str(path.relative_to(folder))
+        return inside if name.endswith(".py") else f"./{inside}"
+    if not name.startswith("/") or (name.endswith(".py") and path.exists()):
+        raise UsageError(f"{name} is not in {folder}, which is all that travels.", "Start pumasi in its folder.")
+    return name
 
 
 _COMES_WITH = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed", "horovodrun": "horovod"}

@@ -153,8 +153,9 @@ def _pack(spec: Spec) -> bytes:
         return b""
     from pumasi.code import pack
 
-    script = script_of(spec.command)
-    return pack(Path(spec.workdir), [script] if script else []).packed
+    folder, script = Path(spec.workdir), script_of(spec.command)
+    inside = Path(os.path.normpath(folder / script)) if script else Path()
+    return pack(folder, [str(inside.relative_to(folder))] if inside.is_relative_to(folder) else []).packed
 
 
 def detach(store: Store, spec: Spec, *, lifeline: bool = False) -> tuple[RunRecord, subprocess.Popen[bytes]]:

@@ -45,7 +45,7 @@ def test_a_member_that_went_without_a_word_was_killed_and_one_that_had_words_was
     killed = verdict(ended(0, 1, silent), ended(1, 137), told=silent)
     assert killed == (Verdict.LOST, "Node node-1 was lost: its agent was killed.")
     cut = verdict(ended(0, 1, silent), ended(1, 1, {"cause": "hub lost"}), told=silent)
-    assert cut == (Verdict.LOST, "Node node-1 was lost: its agent fell silent.")
+    assert cut == (Verdict.LOST, "The pod on node-1 was cut off from the others.")
 
 
 def test_a_chief_that_went_without_a_word_was_killed_whatever_the_others_saw() -> None:

@@ -20,6 +20,14 @@ TRIES = 20
 """How often its pod is started again when it fails; being evicted does not count."""
 _PARTS = ("agent", "core", "kube", "pools", "store")
 _MODULES = ("__init__", "errors", "inside", "manager", "recorder", "report")
+_LEFT_OUT = frozenset(
+    f"{name}.py"
+    for name in (
+        *("core/ignoring", "core/spec", "kube/documents", "kube/rendering"),
+        *("pools/gpus", "pools/local", "pools/rehearsal"),
+    )
+)
+"""What is for the user's side only, and may need more than the standard library."""
 _BOOT = (
     "import base64,io,os,sys,zipfile;"
     f"sys.version_info>={OLDEST_PYTHON} or sys.exit('The manager needs Python {'.'.join(map(str, OLDEST_PYTHON))}.');"
@@ -37,6 +45,7 @@ def package() -> bytes:
     source = Path(__file__).parent.parent
     files = [path for part in _PARTS for path in sorted((source / part).rglob("*.py"))]
     files += [source / f"{name}.py" for name in _MODULES]
+    files = [path for path in files if path.relative_to(source).as_posix() not in _LEFT_OUT]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for path in files:

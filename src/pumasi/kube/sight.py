@@ -18,6 +18,7 @@ Object = Mapping[str, Any]
 Facts = Mapping[str, Any]
 
 _BAD_IMAGE = frozenset(("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"))
+_NO_IMAGE = frozenset(("InvalidImageName", "ErrImageNeverPull"))
 _HOPELESS_IMAGE = re.compile(r"not found|unauthorized|denied|invalid|forbidden|no such host|manifest unknown", re.I)
 _BAD_START = frozenset(("CreateContainerConfigError", "CreateContainerError", "RunContainerError"))
 _MAY_PASS = re.compile(r"failed to sync|timed? ?out|deadline exceeded|connection refused|unavailable", re.I)
@@ -145,7 +146,7 @@ def stuck(pod: Object, pulls: int) -> Facts | None:
     waiting = _state(pod).get("waiting") or {}
     reason, said = waiting.get("reason", ""), _plain(waiting.get("message", ""))
     image = pod["spec"]["containers"][0]["image"]
-    if reason in _BAD_IMAGE and (pulls > 1 or _HOPELESS_IMAGE.search(said) or reason == "InvalidImageName"):
+    if reason in _BAD_IMAGE and (pulls > 1 or _HOPELESS_IMAGE.search(said) or reason in _NO_IMAGE):
         hint = "Check its name, that the cluster reaches its registry, and pull secret (--set spec.imagePullSecrets…)."
         return _told("failed", f"The image {image} can't be pulled: {said}.", hint, pod)
     if reason in _BAD_START and not _MAY_PASS.search(said):
@@ -184,7 +185,7 @@ def verdict_on(pods: Sequence[Seen], told: Facts | None, asked: bool) -> Facts:
     if told is not None and told["cause"] == "done":
         return told
     disrupted = [pod for pod in pods if pod.disruption]
-    if asked and not (told and told["cause"] not in ("stopped", "silent")):
+    if asked and not (told and told["cause"] not in ("stopped", "silent", "hub lost")):
         return {"cause": "stopped"}
     if disrupted:
         return _lost(disrupted[0], disrupted[0].disruption)

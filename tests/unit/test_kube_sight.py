@@ -1,0 +1,485 @@
+"""Pods as clusters show them, and what is made of each: who failed, who was taken away, and what will never be."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from pumasi.core.endings import outcome_of
+from pumasi.core.outcome import Verdict
+from pumasi.kube import sight
+from pumasi.kube.manifests import INDEX
+from pumasi.kube.sight import Facts, Seen, see
+
+IMAGE = "registry.example/team/train:1.4"
+NODES = ("gpu-a", "gpu-b", "gpu-c")
+Pod = dict[str, Any]
+
+CONDITIONS = [
+    {"type": "PodReadyToStartContainers", "status": "True"},
+    {"type": "Initialized", "status": "True"},
+    {"type": "Ready", "status": "True"},
+    {"type": "ContainersReady", "status": "True"},
+    {"type": "PodScheduled", "status": "True"},
+]
+
+
+def pod(number: int = 0, phase: str = "Running", state: Pod | None = None, **status: Any) -> Pod:
+    """As `kubectl get pod -o json` shows it, without what nobody looks at."""
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "ready": phase == "Running",
+        "restartCount": 0,
+        "state": state if state is not None else {"running": {"startedAt": "2026-11-16T10:00:00Z"}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"train-abcde-main-0-{number}", "namespace": "team", "labels": {INDEX: str(number)}},
+        "spec": {"nodeName": NODES[number], "containers": [{"name": "main", "image": IMAGE}]},
+        "status": {
+            "phase": phase,
+            "conditions": copy.deepcopy(CONDITIONS),
+            "containerStatuses": [container],
+            "qosClass": "Burstable",
+            **status,
+        },
+    }
+
+
+def ended(number: int, code: int, testament: Facts | None = None, reason: str = "", **status: Any) -> Pod:
+    terminated = {"exitCode": code, "reason": reason or ("Error" if code else "Completed")}
+    if testament is not None:
+        terminated["message"] = json.dumps(testament)
+    return pod(number, "Failed" if code else "Succeeded", {"terminated": terminated}, **status)
+
+
+def waiting(reason: str, message: str = "", number: int = 0) -> Pod:
+    return pod(number, "Pending", {"waiting": {"reason": reason, **({"message": message} if message else {})}})
+
+
+def unplaced(message: str) -> Pod:
+    made = pod(0, "Pending")
+    del made["spec"]["nodeName"], made["status"]["containerStatuses"]
+    made["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    ]
+    return made
+
+
+def disrupted(made: Pod, reason: str, message: str) -> Pod:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+    made["status"]["conditions"].append(condition)
+    return deleted(made)
+
+
+def deleted(made: Pod) -> Pod:
+    made["metadata"] |= {"deletionTimestamp": "2026-11-16T10:00:30Z", "deletionGracePeriodSeconds": 27}
+    return made
+
+
+def verdict(*pods: Pod, told: Facts | None = None, asked: bool = False) -> tuple[Verdict, str]:
+    outcome = outcome_of(sight.verdict_on([see(each) for each in pods], told, asked), NODES, len(pods))
+    return outcome.verdict, outcome.reason
+
+
+# ---- one pod
+
+
+def test_a_pod_that_waits_has_neither_started_nor_ended() -> None:
+    seen = see(waiting("ContainerCreating"))
+    assert (seen.started, seen.ended, seen.code, seen.testament) == (False, False, None, None)
+    assert (seen.number, seen.name, seen.node) == (0, "train-abcde-main-0-0", "gpu-a")
+
+
+def test_a_pod_without_a_node_and_without_a_status_can_be_seen() -> None:
+    bare = {"metadata": {"name": "p", "labels": {INDEX: "3"}}, "spec": {"containers": [{"name": "main"}]}}
+    assert see(bare) == Seen(3, "p", "", False, False, False, None, False, "", None)
+
+
+def test_a_pod_that_runs_has_started() -> None:
+    seen = see(pod(1))
+    assert (seen.started, seen.ended, seen.deleting, seen.disruption) == (True, False, False, "")
+
+
+def test_a_pod_that_succeeded_has_ended_with_0() -> None:
+    seen = see(ended(0, 0, {"cause": "done"}))
+    assert (seen.started, seen.ended, seen.code, seen.testament) == (True, True, 0, {"cause": "done"})
+
+
+def test_what_the_agent_left_behind_is_read_and_anything_else_is_not() -> None:
+    testament = {"cause": "exit", "rank": 1, "node": 1, "code": 3, "tail": []}
+    assert see(ended(0, 1, testament)).testament == testament
+    for message in ("", "Traceback", "[1]", '{"torn": ', '{"other": 1}', "null"):
+        made = ended(0, 1)
+        made["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = message
+        assert see(made).testament is None
+
+
+def test_a_sidecar_of_others_is_not_mistaken_for_the_agent() -> None:
+    made = pod()
+    sidecar = {"name": "istio-proxy", "state": {"terminated": {"exitCode": 1, "reason": "OOMKilled"}}}
+    made["status"]["containerStatuses"].insert(0, sidecar)
+    seen = see(made)
+    assert (seen.started, seen.ended, seen.oom) == (True, False, False)
+
+
+def test_a_pod_that_its_node_has_given_up_has_ended_though_its_container_has_not() -> None:
+    made = pod(0, "Failed", {"waiting": {"reason": "ContainerCreating"}}, reason="Evicted", message="The node was low.")
+    seen = see(made)
+    assert (seen.started, seen.ended, seen.code) == (False, True, None)
+
+
+# ---- what the cluster took away
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (ended(1, 137), ""),
+        (
+            pod(
+                1,
+                "Failed",
+                {},
+                reason="Evicted",
+                message="The node was low on resource: memory. Threshold quantity: 100Mi, available: 92Mi. ",
+            ),
+            "was evicted: The node was low on resource: memory. Threshold quantity: 100Mi, available: 92Mi",
+        ),
+        (
+            disrupted(
+                pod(1), "PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod"
+            ),
+            "was displaced by a pod of a higher priority: "
+            "default-scheduler: preempting to accommodate a higher priority pod",
+        ),
+        (
+            disrupted(pod(1), "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),
+            "was lost: its node can't be reached, or sends its pods away: "
+            "Taint manager: deleting due to NoExecute taint",
+        ),
+        (
+            disrupted(pod(1), "DeletionByPodGC", "PodGC: node no longer exists"),
+            "was lost with its node: PodGC: node no longer exists",
+        ),
+        (
+            disrupted(pod(1), "EvictionByEvictionAPI", "Eviction API: evicting"),
+            "was evicted: Eviction API: evicting",
+        ),
+        (
+            disrupted(pod(1), "TerminationByKubelet", "Pod was terminated in response to imminent node shutdown."),
+            "was ended by its node: Pod was terminated in response to imminent node shutdown",
+        ),
+        (pod(1, "Running", None, reason="NodeLost"), "was lost with its node"),
+        (deleted(pod(1)), ""),
+    ],
+)
+def test_why_the_cluster_took_a_pod_away(made: Pod, words: str) -> None:
+    assert see(made).disruption == words
+
+
+def test_a_disruption_that_did_not_come_to_pass_is_none() -> None:
+    made = pod()
+    made["status"]["conditions"].append({"type": "DisruptionTarget", "status": "False", "reason": "Whatever"})
+    assert see(made).disruption == ""
+
+
+# ---- no place
+
+
+def test_a_pod_that_the_scheduler_can_not_place_may_be_placed_later() -> None:
+    said = (
+        "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 node(s) didn't match Pod's node affinity/selector."
+    )
+    refusal = sight.refusal(unplaced(said))
+    assert refusal is not None
+    assert refusal.reason == f"The cluster's scheduler has no place for it: {said}"
+    assert not refusal.hopeless
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '0/3 nodes are available: persistentvolumeclaim "data" not found. preemption: 0/3 nodes are available.',
+        "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: not helpful.",
+    ],
+)
+def test_a_claim_that_is_not_there_will_not_come_by_waiting(said: str) -> None:
+    refusal = sight.refusal(unplaced(said))
+    assert refusal is not None
+    assert refusal.hopeless
+    assert "kubectl get pvc" in refusal.hint
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("OutOfnvidia.com/gpu", "Node didn't have enough resource: nvidia.com/gpu, requested: 2, used: 3, capacity: 4"),
+        ("OutOfcpu", "Node didn't have enough resource: cpu, requested: 4000, used: 7000, capacity: 8000"),
+        ("UnexpectedAdmissionError", "Allocate failed due to no healthy devices present; cannot allocate, unexpected"),
+        ("NodeAffinity", "Predicate NodeAffinity failed"),
+        ("TopologyAffinityError", "Resources cannot be allocated with Topology locality"),
+        ("NodeShutdown", "Pod was rejected as the node is shutting down."),
+    ],
+)
+def test_a_node_may_turn_away_what_the_scheduler_sent(reason: str, message: str) -> None:
+    made = pod(1, "Failed", {}, reason=reason, message=message)
+    refusal = sight.refusal(made)
+    assert refusal == sight.Refusal(f"Node gpu-b turned it away: {message.rstrip('.')}.")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [pod(), ended(0, 1), waiting("ContainerCreating"), pod(0, "Failed", {}, reason="Evicted", message="Low.")],
+)
+def test_a_pod_that_has_a_place_is_not_refused(made: Pod) -> None:
+    assert sight.refusal(made) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "hopeless"),
+    [
+        (
+            'pods "train-abcde-main-0-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=2, '
+            "used: requests.nvidia.com/gpu=6, limited: requests.nvidia.com/gpu=6",
+            "The quota gpus does not allow it: requested requests.nvidia.com/gpu=2, "
+            "limited to requests.nvidia.com/gpu=6.",
+            False,
+        ),
+        (
+            'pods "p" is forbidden: exceeded quota: small, requested: memory=40Gi,pods=1, used: memory=0,pods=0, '
+            "limited: memory=32Gi,pods=10",
+            "The quota small does not allow it: requested memory=40Gi,pods=1, limited to memory=32Gi,pods=10.",
+            True,
+        ),
+        (
+            'pods "p" is forbidden: exceeded quota: small, requested: requests.cpu=2500m, used: requests.cpu=1, '
+            "limited: requests.cpu=3",
+            "The quota small does not allow it: requested requests.cpu=2500m, limited to requests.cpu=3.",
+            False,
+        ),
+        (
+            'pods "p" is forbidden: failed quota: strict: must specify limits.memory for: main',
+            'The cluster does not take the pods: pods "p" is forbidden: failed quota: strict: '
+            "must specify limits.memory for: main.",
+            True,
+        ),
+        (
+            'pods "p" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true',
+            'The cluster does not take the pods: pods "p" is forbidden: violates PodSecurity "restricted:latest": '
+            "runAsNonRoot != true.",
+            True,
+        ),
+    ],
+)
+def test_what_the_api_does_not_take_may_be_taken_later_or_never(said: str, reason: str, hopeless: bool) -> None:
+    refusal = sight.rejection(said)
+    assert (refusal.reason, refusal.hopeless) == (reason, hopeless)
+    assert bool(refusal.hint) is hopeless
+
+
+# ---- containers that do not start
+
+PULL = 'failed to pull and unpack image "registry.example/team/train:1.4": failed to resolve reference: '
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "pulls", "is_stuck"),
+    [
+        ("ErrImagePull", f"rpc error: {PULL}net/http: TLS handshake timeout", 1, False),
+        ("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"', 1, False),
+        ("ErrImagePull", f"rpc error: {PULL}net/http: TLS handshake timeout", 2, True),
+        ("ErrImagePull", f"rpc error: {PULL}{IMAGE}: not found", 1, True),
+        ("ErrImagePull", f"{PULL}pull access denied, repository does not exist", 1, True),
+        ("ErrImagePull", f"{PULL}unexpected status from HEAD request: 401 Unauthorized", 1, True),
+        ("ErrImagePull", f"{PULL}dial tcp: lookup registry.example: no such host", 1, True),
+        ("InvalidImageName", "couldn't parse image name", 0, True),
+        ("ErrImageNeverPull", f'Container image "{IMAGE}" is not present with pull policy of Never', 0, True),
+        ("ContainerCreating", "", 0, False),
+        ("PodInitializing", "", 0, False),
+    ],
+)
+def test_an_image_that_may_still_come_and_one_that_will_not(
+    reason: str, message: str, pulls: int, is_stuck: bool
+) -> None:
+    facts = sight.stuck(waiting(reason, message, number=1), pulls)
+    assert (facts is not None) is is_stuck
+    if facts is not None:
+        assert (facts["cause"], facts["verdict"], facts["node"]) == ("cluster", "failed", 1)
+        assert facts["reason"] == f"The image {IMAGE} can't be pulled: {message}."
+        assert "pull secret" in facts["hint"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "is_stuck"),
+    [
+        ("CreateContainerConfigError", 'secret "hub" not found', True),
+        ("CreateContainerConfigError", "couldn't find key token in Secret team/hub", True),
+        ("CreateContainerConfigError", "failed to sync configmap cache: timed out waiting for the condition", False),
+        ("CreateContainerError", "context deadline exceeded", False),
+        ("RunContainerError", "connection error: desc = transport: dial unix: connection refused", False),
+        ("CreateContainerError", "failed to generate container spec: path /data is not shared", True),
+        ("CrashLoopBackOff", "back-off 10s restarting failed container", False),
+    ],
+)
+def test_a_container_whose_configuration_may_still_come_and_one_that_will_not(
+    reason: str, message: str, is_stuck: bool
+) -> None:
+    facts = sight.stuck(waiting(reason, message), 0)
+    assert (facts is not None) is is_stuck
+    if facts is not None:
+        assert facts["reason"] == f"The container can't be started: {message}."
+        assert facts["hint"] == ""
+
+
+def test_an_image_that_wants_to_be_root_is_told_what_to_do() -> None:
+    said = "container has runAsNonRoot and image will run as root (pod: train, container: main)"
+    facts = sight.stuck(waiting("CreateContainerConfigError", said), 0)
+    assert facts is not None
+    assert "--as-image-user" in facts["hint"]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "hint"),
+    [
+        (
+            "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create "
+            'failed: unable to start container process: exec: "python3": executable file not found in $PATH: unknown',
+            f"The image {IMAGE} has no python3.",
+            True,
+        ),
+        (
+            "failed to create shim task: OCI runtime create failed: runc create failed: unable to start container "
+            'process: exec: "/opt/bin/python": stat /opt/bin/python: no such file or directory: unknown',
+            f"The image {IMAGE} has no /opt/bin/python.",
+            True,
+        ),
+        (
+            "failed to create shim task: OCI runtime create failed: permission denied: unknown.",
+            "The container can't be started: failed to create shim task: OCI runtime create failed: "
+            "permission denied: unknown.",
+            False,
+        ),
+    ],
+)
+def test_a_container_that_ended_before_the_agent_was_there(message: str, reason: str, hint: bool) -> None:
+    terminated = {"exitCode": 128, "reason": "StartError", "message": message}
+    facts = sight.broken_start(pod(0, "Failed", {"terminated": terminated}))
+    assert facts is not None
+    assert (facts["verdict"], facts["reason"], bool(facts["hint"])) == ("failed", reason, hint)
+
+
+@pytest.mark.parametrize("made", [pod(), ended(0, 1), ended(0, 0), waiting("ContainerCreating")])
+def test_a_container_that_has_started_has_no_broken_start(made: Pod) -> None:
+    assert sight.broken_start(made) is None
+    assert sight.stuck(made, 0) is None
+
+
+# ---- the gang
+
+SILENT = {"cause": "silent", "node": 1}
+EXIT = {"cause": "exit", "rank": 1, "node": 1, "code": 3, "tail": ["ValueError: no"]}
+KILLED = {"cause": "signal", "rank": 1, "node": 1, "signal": "SIGKILL", "tail": ["epoch 3"]}
+
+
+def test_the_chiefs_testament_stands_where_its_words_did_not_come() -> None:
+    assert verdict(ended(0, 1, EXIT), ended(1, 1)) == (
+        Verdict.FAILED,
+        "Rank 1 on gpu-b failed first, with exit code 3.",
+    )
+    assert verdict(ended(0, 0, {"cause": "done"}), ended(1, 0))[0] is Verdict.DONE
+
+
+@pytest.mark.parametrize(
+    ("member", "told"),
+    [
+        (ended(1, 137, reason="OOMKilled"), SILENT),
+        (ended(1, 1, KILLED, reason="OOMKilled"), KILLED),
+        (ended(1, 137, reason="OOMKilled"), None),
+    ],
+)
+def test_memory_that_ran_out_is_the_reason_whatever_the_agents_saw(member: Pod, told: Facts | None) -> None:
+    outcome, reason = verdict(ended(0, 1, told), member, told=told)
+    assert outcome is Verdict.LOST
+    assert reason.endswith("was killed because memory ran out.")
+    assert "gpu-b" in reason
+
+
+def test_the_rank_that_was_killed_for_its_memory_is_named_with_its_last_lines() -> None:
+    facts = sight.verdict_on([see(ended(0, 1)), see(ended(1, 1, reason="OOMKilled"))], KILLED, False)
+    assert facts == {"cause": "oom", "node": 1, "rank": 1, "tail": ["epoch 3"]}
+
+
+def test_a_gang_that_was_done_is_done_though_memory_ran_out_somewhere() -> None:
+    done = {"cause": "done"}
+    assert verdict(ended(0, 0, done, reason="OOMKilled"), ended(1, 0), told=done)[0] is Verdict.DONE
+
+
+@pytest.mark.parametrize("told", [None, SILENT, EXIT, {"cause": "stopped"}, {"cause": "hub lost"}])
+def test_what_the_cluster_took_away_outranks_all_but_success_and_our_own_wish(told: Facts | None) -> None:
+    away = disrupted(ended(1, 143), "PreemptionByScheduler", "Preempted")
+    facts = sight.verdict_on([see(ended(0, 1)), see(away)], told, False)
+    assert facts["reason"] == "The pod on gpu-b was displaced by a pod of a higher priority: Preempted."
+    assert (facts["verdict"], facts["node"], facts["spends"]) == ("lost", 1, False)
+
+
+@pytest.mark.parametrize("told", [None, {"cause": "stopped"}, SILENT, {"cause": "hub lost"}])
+def test_an_end_that_we_asked_for_is_a_stop_whatever_the_agents_saw_of_it(told: Facts | None) -> None:
+    pods = [deleted(ended(0, 137)), deleted(ended(1, 143, told))]
+    assert verdict(*pods, told=told, asked=True)[0] is Verdict.STOPPED
+
+
+def test_a_failure_that_came_before_the_stop_is_told() -> None:
+    assert verdict(ended(0, 1, EXIT), deleted(ended(1, 1)), told=EXIT, asked=True)[0] is Verdict.FAILED
+    assert verdict(ended(0, 0), deleted(ended(1, 0)), told={"cause": "done"}, asked=True)[0] is Verdict.DONE
+
+
+@pytest.mark.parametrize("told", [None, {"cause": "stopped"}, SILENT])
+def test_a_pod_that_somebody_deleted_is_named(told: Facts | None) -> None:
+    assert verdict(ended(0, 1), deleted(ended(1, 143)), told=told) == (
+        Verdict.LOST,
+        "The pod on gpu-b was deleted by somebody.",
+    )
+
+
+@pytest.mark.parametrize("told", [None, SILENT, {"cause": "stopped"}])
+def test_a_pod_that_never_ended_was_lost_with_its_node(told: Facts | None) -> None:
+    assert verdict(ended(0, 1), deleted(pod(1)), told=told) == (
+        Verdict.LOST,
+        "The pod on gpu-b was lost: its node does not answer.",
+    )
+
+
+def test_a_pod_that_never_had_a_node_is_named_by_its_own_name() -> None:
+    made = deleted(unplaced("0/3 nodes are available."))
+    assert verdict(made)[1] == "The pod train-abcde-main-0-0 was lost: its node does not answer."
+
+
+def test_an_agent_that_was_killed_is_the_one_without_a_testament() -> None:
+    pods = [ended(0, 1, SILENT), ended(1, 1, {"cause": "hub lost"}), ended(2, 137)]
+    assert verdict(*pods, told=SILENT) == (Verdict.LOST, "Node gpu-c was lost: its agent was killed.")
+
+
+def test_a_chief_that_said_nothing_was_killed() -> None:
+    facts = sight.verdict_on([see(ended(0, 137)), see(ended(1, 1))], None, False)
+    assert facts == {"cause": "agent died", "node": 0, "code": 137}
+
+
+def test_every_verdict_can_be_told() -> None:
+    """Whatever the mixture, there is a sentence."""
+    states = [pod(1), ended(1, 0), ended(1, 137), ended(1, 1, {"cause": "hub lost"}), deleted(ended(1, 143))]
+    states += [disrupted(pod(1), "DeletionByPodGC", ""), ended(1, 137, reason="OOMKilled")]
+    words: list[Facts | None] = [None, SILENT, EXIT, KILLED]
+    words += [{"cause": cause} for cause in ("done", "stopped", "hub lost", "no hub")]
+    for state in states:
+        for told in words:
+            for asked in (False, True):
+                _, reason = verdict(ended(0, 1), state, told=told, asked=asked)
+                assert reason.endswith(".")
+                assert ".." not in reason
+                assert ":." not in reason
