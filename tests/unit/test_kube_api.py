@@ -249,6 +249,14 @@ async def test_who_is_asked_to_come_later_comes_later() -> None:
 
 
 @asynchronous
+async def test_an_api_server_that_does_not_know_anybodys_rights_yet_is_asked_again() -> None:
+    said = 'pods is forbidden: RBAC: [clusterrole.rbac.authorization.k8s.io "system:basic-user" not found]'
+    async with cluster(refusal(403, said), told({"kind": "Pod"})) as (api, _):
+        assert await api.get(PODS) == {"kind": "Pod"}
+        assert api.calls == 2
+
+
+@asynchronous
 async def test_who_is_asked_to_come_too_late_gives_up_at_once() -> None:
     async with cluster(refusal(429, "slowly", Retry_After="3600")) as (api, _):
         with pytest.raises(Unreachable, match="slowly") as caught:

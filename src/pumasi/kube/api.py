@@ -47,6 +47,8 @@ _MERGE = "application/merge-patch+json"
 _METADATA = "application/json;as=PartialObjectMetadata{};v=v1;g=meta.k8s.io,application/json"
 _FINE = range(200, 300)
 _UNAUTHORIZED, _FORBIDDEN, _GONE = 401, 403, 410
+_NOT_YET = re.compile(r'clusterrole\S* "system:[^"]*" not found')
+"""An API server that has just started does not know the rights yet that everybody has, and refuses everything."""
 _BUSY = (429, 500, 502, 503, 504)
 _TROUBLES: dict[int, type[ClusterTrouble]] = {
     400: Rejected,
@@ -326,6 +328,8 @@ class Api:
                 "The token or certificate in the kubeconfig has expired, or belongs to another cluster: log in again.",
                 said=said,
             )
+        if answer.status == _FORBIDDEN and _NOT_YET.search(said):
+            return self._answers(said)
         if answer.status == _FORBIDDEN:
             return Forbidden(f"The cluster does not allow it: {said}.", said=said)
         if answer.status == _GONE:

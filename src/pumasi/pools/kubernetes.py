@@ -260,7 +260,7 @@ class KubernetesPool(Pool):
 
     def _gang(self, order: Order, sink: Sink) -> PodGang:
         gang = PodGang(self._api, self._namespace, self._run, order, sink, self._whole)
-        gang.away = self.tell
+        gang.away = lambda why: self.tell(why or "The cluster can be reached again.")
         return gang
 
     def _whole(self) -> None:

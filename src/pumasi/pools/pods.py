@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pumasi.core.frames import separate
-from pumasi.errors import ClusterTrouble, Conflict, Forbidden, Rejected
+from pumasi.errors import ClusterTrouble, Conflict, Forbidden, Rejected, Unreachable
 from pumasi.kube import manifests, sight
 from pumasi.kube.api import Api
 from pumasi.kube.logs import Sieve, follow
@@ -21,6 +21,8 @@ AT_ONCE = 20
 """Pods that are created at the same time."""
 DRAIN = 20.0
 """Seconds that the last lines of a container that has ended may take to arrive."""
+AGAIN = 2.0
+"""Seconds after which a wish to delete that did not get there is repeated."""
 MARGIN = 15.0
 """Seconds that an agent needs, beyond what it waits for, to end its ranks by force."""
 _NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
@@ -174,7 +176,7 @@ class PodGang:
 
     def _is_over(self) -> bool:
         """A refused gang must be gone altogether: what is being deleted still counts against others."""
-        if self._refusal or self._failure:
+        if self._refusal:
             return self._gone.issuperset(self._names)
         ended = {pod.name for pod in self._seen if pod.ended}
         return (self._gone | ended).issuperset(self._names)
@@ -189,7 +191,8 @@ class PodGang:
             self._nudge = asyncio.get_running_loop().time() + (self.grace + MARGIN / 3 if self._ran else 0.0)
         if _is_due(self._nudge):
             self._nudge = None
-            await self._delete(math.ceil(self.grace) if self._ran else 1, fieldSelector=_NOT_ENDED)
+            fields = {} if self._refusal else {"fieldSelector": _NOT_ENDED}
+            await self._delete(math.ceil(self.grace) if self._ran else 1, **fields)
         elif _is_due(self._deadline):
             await self._force()
 
@@ -225,13 +228,19 @@ class PodGang:
             await self._api.delete_all(self._folder, grace=grace, labelSelector=self._selector, **fields)
         except ClusterTrouble as trouble:
             self.away(trouble.message)
+            self._nudge = asyncio.get_running_loop().time() + AGAIN
 
     async def _force(self) -> None:
         """The API lists them still, but nobody is there to end them."""
-        left = [pod for pod in self._seen if not pod.ended and pod.name not in self._gone]
-        self.lost_nodes |= {pod.node for pod in left if pod.node}
-        for pod in left:
-            await self._api.delete(f"{self._folder}/{pod.name}", grace=0)
+        left = [pod for pod in self._seen if pod.name not in self._gone and (self._refusal or not pod.ended)]
+        try:
+            for pod in left:
+                await self._api.delete(f"{self._folder}/{pod.name}", grace=0)
+        except Unreachable as trouble:
+            self.away(trouble.message)
+            self._deadline = asyncio.get_running_loop().time() + AGAIN
+            return
+        self.lost_nodes |= {pod.node for pod in left if pod.node and not pod.ended}
         self._gone |= {pod.name for pod in left}
         self._deadline = None
 
