@@ -104,7 +104,7 @@ def stop(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], 
             remote.ask_to_stop(record, force=force)
             grace = 0.0 if force else float(str(record.spec.get("grace", 0.0)))
             try:
-                return wait(store, record.id, grace + 2 * MARGIN + float(str(record.spec.get("silence", 0.0))))
+                return wait(store, record.id, grace + MARGIN + _needed_to_confirm(record))
             except TimeoutError:
                 raise SystemTrouble(
                     f"The manager of {record.id} does not answer.",
@@ -118,14 +118,23 @@ def stop(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], 
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGUSR1 if force else signal.SIGTERM)
     try:
-        return wait(store, record.id, grace + MARGIN)
+        return wait(store, record.id, grace + MARGIN + _needed_to_confirm(record))
     except TimeoutError:
+        if record.is_remote:
+            raise SystemTrouble(
+                f"{record.id} could not be stopped so far.", "Can the cluster be reached? Its manager goes on trying."
+            ) from None
         tell(f"The manager of {record.id} does not answer: ending it by force.")
     from pumasi.session import bury
 
     _kill_manager(store, record.id)
     bury(store, record, "stopped", 5, "Stopped by force: its manager did not answer.")
     return store.run(record.id)
+
+
+def _needed_to_confirm(record: RunRecord) -> float:
+    """Seconds beyond its grace: in a cluster somebody may have to be given up first who does not answer."""
+    return MARGIN + float(str(record.spec.get("silence", 0.0))) if record.is_remote else 0.0
 
 
 def _await_manager(store: Store, run_id: str) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -277,11 +278,11 @@ def _kubeconfigs(environ: Mapping[str, str]) -> Iterable[Path]:
 
 
 def _current_context(path: Path) -> str:
-    """Without a YAML library: it is one line at the top level in every file that kubectl writes."""
-    for line in _read(str(path)).splitlines():
-        if line.startswith("current-context:"):
-            return line.partition(":")[2].strip().strip("'\"")
-    return ""
+    """Without a YAML library, which takes its time: it is one line in every file that kubectl writes; JSON is YAML."""
+    found = re.search(
+        r"""^current-context:\s*["']?([^"'\n]+)|"current-context":\s*"([^"]+)\"""", _read(str(path)), re.M
+    )
+    return (found[1] or found[2]).strip() if found else ""
 
 
 def _read(path: str) -> str:

@@ -55,6 +55,7 @@ class Manager:
     async def run(self) -> Outcome:
         """Trouble with the cluster, or another manager, ends this one and not the run."""
         asyncio.get_running_loop().set_exception_handler(self._fail)
+        self._pool.attend()
         try:
             outcome = await self._steer(self._begin(self._pool.found))
         except (ClusterTrouble, RunBusy):
@@ -251,6 +252,8 @@ class Manager:
         elif words["event"] == "ending":
             outcome = self._outcome(order, words["outcome"])
             self._post(manage.Failing(time.monotonic(), order.task, order.attempt, outcome))
+        elif words["event"] == "note":
+            self._note(words["text"])
         elif words["event"] == "gap":
             self._recorder.event(now, "gap", attempt=order.attempt, rank=words["rank"], lines=words["lines"])
 

@@ -95,14 +95,15 @@ def _import(store: Store, place: Place, content: Content) -> RunRecord:
     return store.run(record.id)
 
 
-def _apply(store: Store, run: str, content: Content) -> None:
+def _apply(store: Store, run: str, content: Content, *, attended: bool = True) -> None:
     """Events first: who sees that the run has ended finds the one that tells how. They are told apart by what they say:
     clocks differ, and the store has events of its own (gaps in what was copied)."""
     known = {(event.at, event.kind, json.dumps(event.data)) for event in store.events(run)}
     for at, kind, data in content.events:
         if (at, kind, json.dumps(data)) not in known:
             store.add_event(run, at, kind, data)
-    store.update_run(run, **{name: value for name, value in content.state.items() if name in _COPIED})
+    fields = {name: value for name, value in content.state.items() if name in _COPIED}
+    store.update_run(run, **fields if attended else {**fields, "state": "unattended"})
 
 
 # ---- how it stands
@@ -117,9 +118,7 @@ def refresh(store: Store, record: RunRecord, patience: float = BRIEF) -> None:
         return
     except ClusterTrouble:
         return
-    _apply(store, record.id, content)
-    if not attended:
-        store.update_run(record.id, state="unattended")
+    _apply(store, record.id, content, attended=attended)
 
 
 def _close(store: Store, record: RunRecord) -> None:
@@ -241,13 +240,14 @@ class _Copying:
         try:
             while True:
                 content = records.read(await self._api.get(records.path_of(self._namespace, self._run)))
+                attended = bool(content.state.get("ended")) or self._api.now - content.beat < records.STALE
                 await self._look(content, live=live)
                 reading = [task for task in self._readers.values() if not task.done()]
                 if not live or (content.state.get("ended") and not reading):
                     # The state comes last: who sees the end has all that was said before it.
                     answers = await asyncio.gather(*self._readers.values(), return_exceptions=True)
                     await self._read_archive()
-                    _apply(self._store, self._run, content)
+                    _apply(self._store, self._run, content, attended=attended)
                     for trouble in answers:
                         if isinstance(trouble, BaseException):
                             raise trouble
@@ -255,8 +255,8 @@ class _Copying:
                         self._store.mark_complete(self._run)
                     return True
                 if not content.state.get("ended"):
-                    _apply(self._store, self._run, content)
-                    if self._api.now - content.beat > records.STALE:
+                    _apply(self._store, self._run, content, attended=attended)
+                    if not attended:
                         return False
                 await asyncio.sleep(POLL)
         finally:

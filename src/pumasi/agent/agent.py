@@ -886,6 +886,8 @@ class Agent:
 
     def run(self) -> int:
         self.watch_signals()
+        for note in self.config.get("notes", ()):
+            self.output.say(event="note", text=note)
         try:
             self.open_star()
             self.obey(b"")
@@ -1455,11 +1457,22 @@ def pod() -> Message:
     config["secret"] = os.environ.pop("PUMASI_BOOT_SECRET", "")
     config["address"] = os.environ.pop("PUMASI_BOOT_ADDRESS", "")
     os.makedirs(config["cwd"], exist_ok=True)
-    for folder in [os.environ.get("HOME"), *(rank["env"].get("PUMASI_CHECKPOINT_DIR") for rank in config["ranks"])]:
-        with contextlib.suppress(OSError):
-            os.makedirs(folder or "/", exist_ok=True)
+    with contextlib.suppress(OSError):
+        os.makedirs(os.environ.get("HOME") or "/", exist_ok=True)
+    config["notes"] = make_checkpoint_folders(config["ranks"])
     unpack(packed_code(), config["cwd"])
     return config
+
+
+def make_checkpoint_folders(ranks: list[Message]) -> list[str]:
+    """What the user should know about them: a volume may belong to somebody else."""
+    notes = []
+    for folder in sorted({rank["env"].get("PUMASI_CHECKPOINT_DIR", "") for rank in ranks} - {""}):
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            notes.append("The folder for checkpoints, %s, can't be made: %s." % (folder, error.strerror))
+    return notes
 
 
 def packed_code() -> bytes:

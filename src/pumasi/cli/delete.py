@@ -28,5 +28,6 @@ def main(arguments: Arguments) -> int:
         if arguments.has("json"):
             show_json({"run": record.id, "deleted": True})
         else:
-            say(f"{record.id} is deleted, with its logs and checkpoints.")
+            there = "here and in the cluster; what it wrote to volumes stays" if record.is_remote else ""
+            say(f"{record.id} is deleted, {there or 'with its logs and checkpoints'}.")
     return 0

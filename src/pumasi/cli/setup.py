@@ -113,9 +113,14 @@ async def _change(arguments: Arguments) -> list[dict[str, str]]:
 
 async def _make(api: Api, near: Sequence[Object], far: Sequence[Object]) -> list[dict[str, str]]:
     return [
-        *[_told(thing, await _apply(api, thing)) for thing in near],
+        *[_told(thing, await _apply(api, thing)) for thing in sorted(near, key=_is_account)],
         *[_told(thing, await _apply_if_allowed(api, thing)) for thing in far],
     ]
+
+
+def _is_account(thing: Object) -> bool:
+    """It comes last: it is what `run -d` looks for, and without its rights it is of no use."""
+    return bool(thing["kind"] == "ServiceAccount")
 
 
 async def _apply_if_allowed(api: Api, thing: Object) -> str:

@@ -107,7 +107,8 @@ class Api:
         return items
 
     async def create(self, path: str, thing: Mapping[str, Any]) -> Object:
-        return await self._insist("POST", path, thing)
+        """Fields that the cluster does not know are refused, not dropped: --set may have misspelt one."""
+        return await self._insist("POST", _target(path, {"fieldValidation": "Strict"}), thing)
 
     async def patch(self, path: str, change: Mapping[str, Any]) -> Object:
         """Fields that are None in `change` are removed, those that it does not name are left."""

@@ -300,6 +300,9 @@ class Record:
             await self._write()
             spec = {"completions": 0, "ttlSecondsAfterFinished": int(keep)}
             await self._api.patch(anchor_path(self.namespace, self.run), {"spec": spec})
+            if self.archive is None and self._fields.get("detached"):
+                # The manager in the cluster that we have replaced may not have found its image yet.
+                await self._api.delete(anchor_path(self.namespace, f"{self.run}-manager"))
 
     async def remove(self) -> None:
         """With everything that it owns; not that of another run of the same name."""

@@ -87,6 +87,9 @@ class Pool(ABC):
     fail: Callable[[BaseException], None]
     stop: Callable[[bool], None]
 
+    def attend(self) -> None:  # noqa: B027
+        """The manager is there, and can be called."""
+
     def folder(self, home: Path) -> str:
         """Where the ranks find the run's folder, which is `home` on this machine."""
         return str(home)

@@ -46,7 +46,6 @@ async def open_pool(request: Request, *, adopt: bool) -> AsyncIterator[Pool]:
     async with Api(connection) as api:
         record = Record(api, spec.namespace or connection.namespace, request.run, _manager_name())
         pool = await (_take_over(api, request, record) if adopt else make_run(api, request, record, look=True))
-        record.attend()
         try:
             yield pool
         finally:
@@ -177,6 +176,9 @@ class KubernetesPool(Pool):
         record.stop = lambda force: self.stop(force)
         record.dismissed = self._be_dismissed
 
+    def attend(self) -> None:
+        self._record.attend()
+
     def _be_dismissed(self, why: PumasiError) -> None:
         if isinstance(why, NotThere):
             self.tell(why.message)
@@ -247,8 +249,10 @@ class KubernetesPool(Pool):
         """What the pods need may be refused, or not get there: then no pod is made, and it is tried anew."""
         try:
             pods = await self.make_pods(order)
-        except (Forbidden, Rejected, Unreachable) as error:
-            sink.refused(order, error.message, not isinstance(error, Unreachable), error.hint)
+        except (Conflict, Forbidden, Rejected, Unreachable) as error:
+            # A Service of that name: the answer to a first try was lost. The next attempt has another name.
+            hopeless = isinstance(error, (Forbidden, Rejected))
+            sink.refused(order, error.message, hopeless, error.hint)
             return
         gang = self._gang(order, sink)
         self._start(gang, gang.run(pods))

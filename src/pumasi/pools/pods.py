@@ -312,7 +312,7 @@ class PodGang:
                 self._ran = True
                 self._whole()
                 self.sink.said(self.order, part)
-            elif part["event"] == "exit" or (part["event"] == "ending" and _is_certain(part["outcome"])):
+            elif part["event"] in ("exit", "note") or (part["event"] == "ending" and _is_certain(part["outcome"])):
                 self.sink.said(self.order, part)
 
     async def _finish_reading(self) -> None:
