@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pumasi.agent.files import agent_text, shim_files
 from pumasi.core.kubewords import toleration
 from pumasi.core.launch import Program
-from pumasi.core.planner import Node
-from pumasi.errors import Conflict, Forbidden, NotThere, PumasiError, Rejected, Unreachable, UsageError
+from pumasi.core.planner import Node, plan
+from pumasi.errors import Conflict, DoesNotFit, Forbidden, NotThere, PumasiError, Rejected, Unreachable, UsageError
 from pumasi.kube import detached, manifests, rights
 from pumasi.kube.api import Api
 from pumasi.kube.archive import Archive
@@ -45,7 +45,7 @@ async def open_pool(request: Request, *, adopt: bool) -> AsyncIterator[Pool]:
     connection = connect(spec.context, os.environ)
     async with Api(connection) as api:
         record = Record(api, spec.namespace or connection.namespace, request.run, _manager_name())
-        pool = await (_take_over(api, request, record) if adopt else make_run(api, request, record, look=True))
+        pool = await (_take_over(api, request, record) if adopt else make_run(api, request, record))
         try:
             yield pool
         finally:
@@ -56,8 +56,7 @@ def _manager_name() -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
 
 
-async def make_run(api: Api, request: Request, record: Record, *, look: bool = False) -> KubernetesPool:
-    """`look`: somebody will ask for the nodes next."""
+async def make_run(api: Api, request: Request, record: Record) -> KubernetesPool:
     spec, program = request.spec, request.program
     code = manifests.code_objects(request.run, request.packed)
     _check_changes(spec, program.framework, code)
@@ -68,10 +67,10 @@ async def make_run(api: Api, request: Request, record: Record, *, look: bool = F
     }
     shown = {"slots": spec.slots, "command": " ".join(spec.command)[:200]}
     pool = KubernetesPool(api, spec, program.framework, record, code)
-    if look:
-        pool.look_ahead()
+    pool.look_ahead()
     try:
         await record.create(asked, {**request.fields, **shown}, spec.start_timeout + spec.grace)
+        await pool.check_fit()
     except BaseException:
         await pool.let_go()
         with contextlib.suppress(PumasiError):
@@ -211,6 +210,18 @@ class KubernetesPool(Pool):
     def look_ahead(self) -> None:
         """What `nodes` will be asked for soon, beside whatever has to be done before."""
         self._looking = asyncio.ensure_future(self._look())
+
+    async def check_fit(self) -> None:
+        """What no wait can help is told at once. Who may not see the nodes, or can't for the moment, will learn it."""
+        try:
+            self._rooms = await asyncio.shield(self._looking or self._look())
+        except (Forbidden, Unreachable):
+            return
+        try:
+            plan(self.capacity(), self._spec.slots, most_per_node=self._spec.max_per_node)
+        except DoesNotFit as error:
+            hint = "--gpu-resource, --node-selector and --toleration decide which nodes count."
+            raise DoesNotFit(f"Even if nobody else used the cluster: {error.message}", hint) from None
 
     async def _look(self) -> list[Room]:
         nodes, pods = await asyncio.gather(
