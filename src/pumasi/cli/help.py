@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from pumasi.cli.text import pad
 from pumasi.cli.verbs import EXIT_CODES, GROUPS, HELP, SUMMARIES, Option, Verb, load
 
-_ABOUT = "Pumasi trains a model on all the machines that you have: here, this one."
+_ABOUT = "Pumasi trains a model on all the machines that you have: this one, or a Kubernetes cluster."
 _EXAMPLES = (
     ("pumasi run train.py --epochs 3", "one process; what stands after the script belongs to it"),
     ("pumasi run --slots 4 train.py", "four processes that train one model together"),
+    ("pumasi run --on k8s --gpus 6 train.py", "six GPUs, wherever a cluster has them free"),
     ("pumasi ps", "what runs, and what ran"),
 )
 
