@@ -19,11 +19,11 @@ test: setup  ## the quick suite: minutes, with JAX and Keras
 	$(BIN)/pytest -n 2 -m "not big and not cluster"
 
 test-all: setup frameworks cluster-programs  ## all tests: the quick suite, the big frameworks, the real Kubernetes
-	$(BIN)/pytest -n 2 --dist loadfile -m cluster
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m cluster
 	$(BIN)/pytest -n 2 -m "not cluster"
 
 test-cluster: setup cluster-programs  ## on a Kubernetes of their own, or on the one that PUMASI_TEST_KUBECONFIG names
-	$(BIN)/pytest -n 2 --dist loadfile -m "cluster and not big"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "cluster and not big"
 
 cluster-programs:
 	@$(if $(PUMASI_TEST_KUBECONFIG),,$(PYTHON) -m tools.cluster build)
