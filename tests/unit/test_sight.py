@@ -102,3 +102,13 @@ def test_a_pod_that_is_late_is_named_with_what_the_cluster_says_about_it() -> No
     assert sight.lateness(sight.see(late), late, []) == "the pod on node-1 did not start: ContainerCreating"
     told = outcome_of({"cause": "late", "who": with_event}, NODES, 2)
     assert (told.verdict, told.node, told.rank) == (Verdict.LOST, None, None)
+
+
+def test_a_container_that_a_dying_node_did_not_get_to_start_is_tried_again() -> None:
+    stopped = {"exitCode": 128, "reason": "StartError", "message": "failed to start containerd task: context canceled"}
+    statuses = [{"name": "main", "state": {"terminated": stopped}}]
+    broken = {**pod(1), "status": {"phase": "Failed", "containerStatuses": statuses}}
+    refusal = sight.refusal(broken)
+    assert refusal is not None
+    assert not refusal.hopeless
+    assert sight.broken_start(broken) is None

@@ -21,7 +21,10 @@ _BAD_IMAGE = frozenset(("ErrImagePull", "ImagePullBackOff", "InvalidImageName", 
 _NO_IMAGE = frozenset(("InvalidImageName", "ErrImageNeverPull"))
 _HOPELESS_IMAGE = re.compile(r"not found|unauthorized|denied|invalid|forbidden|no such host|manifest unknown", re.I)
 _BAD_START = frozenset(("CreateContainerConfigError", "CreateContainerError", "RunContainerError"))
-_MAY_PASS = re.compile(r"failed to sync|timed? ?out|deadline exceeded|connection refused|unavailable", re.I)
+_MAY_PASS = re.compile(
+    r"context canceled|ttrpc: closed|failed to sync|timed? ?out|deadline exceeded|connection refused|unavailable", re.I
+)
+_NEVER_BEGUN = ("StartError", "ContainerCannotRun")
 _NO_PROGRAM = re.compile(r'exec: "([^"]+)": (?:executable file not found|stat .*no such file)')
 _TURNED_AWAY = re.compile(r"^(OutOf|NodeAffinity|UnexpectedAdmissionError|TopologyAffinityError|NodeShutdown)")
 _QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.+), used: (.+), limited: (.+)")
@@ -116,6 +119,10 @@ def refusal(pod: Object) -> Refusal | None:
             never = _NEVER.search(said) is not None
             hint = "See that the volume claim exists and is bound: kubectl get pvc" if never else ""
             return Refusal(f"The cluster's scheduler has no place for it: {said}.", never, hint)
+    terminated = _state(pod).get("terminated") or {}
+    if terminated.get("reason") in _NEVER_BEGUN and _MAY_PASS.search(terminated.get("message", "")):
+        said = _plain(terminated["message"])
+        return Refusal(f"Node {pod['spec'].get('nodeName')} did not get to start it: {said}.")
     if status.get("phase") == "Failed" and _TURNED_AWAY.search(status.get("reason", "")):
         return Refusal(f"Node {pod['spec'].get('nodeName')} turned it away: {_plain(status.get('message', ''))}.")
     return None
@@ -158,7 +165,7 @@ def stuck(pod: Object, pulls: int) -> Facts | None:
 def broken_start(pod: Object) -> Facts | None:
     """A container that ended before the agent was there."""
     terminated = _state(pod).get("terminated") or {}
-    if terminated.get("reason") not in ("StartError", "ContainerCannotRun"):
+    if terminated.get("reason") not in _NEVER_BEGUN or _MAY_PASS.search(terminated.get("message", "")):
         return None
     said = _plain(terminated.get("message", ""))
     image = pod["spec"]["containers"][0]["image"]
