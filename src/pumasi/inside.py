@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -24,28 +25,19 @@ from pumasi.kube.record import Content
 from pumasi.manager import Manager
 from pumasi.pools.base import Request
 from pumasi.pools.kubernetes import KubernetesPool, open_pool, program_of
-from pumasi.recorder import Recorder
+from pumasi.recorder import Recorder, Unwatched
 from pumasi.store import Store
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
 
 
-class Unwatched:
-    """Nobody looks at the terminal of a pod."""
+class Noted(Unwatched):
+    """Events go to the manager's own log, for who has to find out what it did."""
 
-    def event(self, at: float, kind: str, data: Any) -> None:
-        """For who reads the manager's own log."""
+    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
         sys.stderr.write(f"{at:.3f} {kind} {data}\n")
         sys.stderr.flush()
-
-    def output(self, frames: Any) -> None: ...
-
-    def reading(self, rank: int, reading: Any) -> None: ...
-
-    def ask(self, question: str) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def spec_of(content: Content) -> Spec:
@@ -76,7 +68,7 @@ async def _manage(run: str) -> None:
         async with open_pool(request, adopt=True) as pool:
             assert isinstance(pool, KubernetesPool)
             await pool.keep_output()
-            recorder = Recorder(store, run, Unwatched())
+            recorder = Recorder(store, run, Noted())
             recorder.copy = pool.copy
             folder = pool.folder(store.folder(run))
             manager = Manager(run, folder, request.spec, request.program, pool, recorder)

@@ -30,6 +30,20 @@ class View(Protocol):
     def close(self) -> None: ...
 
 
+class Unwatched:
+    """The view of a run that nobody looks at."""
+
+    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None: ...
+
+    def output(self, frames: Sequence[Frame]) -> None: ...
+
+    def reading(self, rank: int, reading: Reading) -> None: ...
+
+    def ask(self, question: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Recorder:
     def __init__(self, store: Store, run_id: str, view: View) -> None:
         self._store = store

@@ -25,7 +25,7 @@ from pumasi.kube.config import connect
 from pumasi.kube.logs import Sieve, follow
 from pumasi.kube.record import Content, Row
 from pumasi.kube.sight import Seen, see
-from pumasi.recorder import Recorder
+from pumasi.recorder import Recorder, Unwatched
 from pumasi.store.lookup import pick
 from pumasi.store.records import RunRecord
 
@@ -230,7 +230,7 @@ class _Copying:
         self._run = run
         self._api = api
         self._namespace = namespace
-        self._recorder = Recorder(store, run, _Nobody())
+        self._recorder = Recorder(store, run, Unwatched())
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._pods: dict[str, Seen] = {}
 
@@ -307,20 +307,6 @@ class _Copying:
                     self._recorder.frames(time.time(), attempt, part)
 
         return deliver
-
-
-class _Nobody:
-    """Nobody looks at what is only copied."""
-
-    def event(self, *_: object) -> None: ...
-
-    def output(self, *_: object) -> None: ...
-
-    def reading(self, *_: object) -> None: ...
-
-    def ask(self, *_: object) -> None: ...
-
-    def close(self) -> None: ...
 
 
 # ---- steering it

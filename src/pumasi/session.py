@@ -15,15 +15,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pumasi.agent.agent import kill_family
 from pumasi.core.command import script_of
-from pumasi.core.frames import Frame
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
-from pumasi.core.metrics import Reading
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
@@ -33,27 +30,13 @@ from pumasi.manager import Manager
 from pumasi.pools import open_pool
 from pumasi.pools.base import Request
 from pumasi.program import find_program
-from pumasi.recorder import Recorder, View
+from pumasi.recorder import Recorder, Unwatched, View
 from pumasi.store import RunRecord, Store, default_home
 from pumasi.store.home import runs_folder
 
 START_SECONDS = 30.0
 """How long a background manager may take to be there."""
 QUESTION = "[s]top it, [l]eave it running, or go on? Type s, l or nothing, then Enter. (Ctrl-C again stops it.)"
-
-
-class Unwatched:
-    """The view of a run that nobody looks at."""
-
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None: ...
-
-    def output(self, frames: Sequence[Frame]) -> None: ...
-
-    def reading(self, rank: int, reading: Reading) -> None: ...
-
-    def ask(self, question: str) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | None:

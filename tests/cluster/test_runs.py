@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pumasi.kube.manifests import WORK
 from tests.cluster import breaking
 from tests.cluster.objects import SLEEPER, claim, gpus, on, pod, python, volume_of
 from tests.cluster.place import Place, kubeconfig_of
@@ -54,7 +55,7 @@ def test_one_process_runs_as_an_ordinary_user_in_a_pod_without_a_token(place: Pl
         print([name for name in os.environ if "BOOT" in name or "SECRET" in name])
     """)
     done = place.train("train.py")
-    assert done.stdout.splitlines()[0].startswith("1000 False /tmp/pumasi/work/train.py")
+    assert done.stdout.splitlines()[0].startswith(f"1000 False {WORK}/train.py")
     assert done.stdout.splitlines()[1] == "[]"
     spec = place.pod_of(place.last()["id"])["spec"]
     assert "volumes" not in spec

@@ -318,11 +318,11 @@ class TestLinks:
         assert links == {"a/absolute": "../train.py", "a/roundabout": "b", "a/b/top": "../..", "chain": "train.py"}
 
     def test_a_file_outside_comes_along_in_their_place(self, tmp_path: Path, folder: Path) -> None:
-        put(tmp_path, "shared.py", "x = 1\n")
-        (folder / "shared.py").symlink_to("../shared.py")
-        packed = pack(folder, ["shared.py"])
-        assert members(packed)["shared.py"].isreg()
-        assert content(packed, "shared.py") == b"x = 1\n"
+        put(tmp_path, "common.py", "x = 1\n")
+        (folder / "common.py").symlink_to("../common.py")
+        packed = pack(folder, ["common.py"])
+        assert members(packed)["common.py"].isreg()
+        assert content(packed, "common.py") == b"x = 1\n"
 
     def test_a_folder_outside_is_an_error_that_names_it(self, tmp_path: Path, folder: Path) -> None:
         (tmp_path / "data").mkdir()

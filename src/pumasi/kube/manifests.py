@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pumasi.core.kubewords import mount, quantity, secret_use, toleration
+from pumasi.core.kubewords import OWN_DOMAIN, OWN_FOLDER, mount, quantity, secret_use, toleration
 from pumasi.core.patching import apply, parse_patch
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-DOMAIN = "pumasi.dev/"
+DOMAIN = f"{OWN_DOMAIN}/"
 RUN, KIND, TASK, ATTEMPT, INDEX = (DOMAIN + word for word in ("run", "kind", "task", "attempt", "index"))
-FOLDER = "/tmp/pumasi"
+FOLDER = OWN_FOLDER
 WORK = f"{FOLDER}/work"
 HUB_PORT = 7700
 USER = 1000

@@ -208,14 +208,20 @@ def _rank_of(told: Facts | None) -> dict[str, Any]:
     return {key: told[key] for key in ("rank", "tail") if told and told.get(key) is not None}
 
 
-def _why_silent(pods: Sequence[Seen], told: Facts) -> Facts:
-    """A member that fell silent: killed, deleted by somebody, or gone with its node."""
+def _taken_away(pods: Sequence[Seen]) -> Facts | None:
     away = [pod for pod in pods if not pod.ended]
     if away:
         return _lost(away[0], "was lost: its node does not answer")
     deleted = [pod for pod in pods if pod.deleting]
     if deleted:
         return _lost(deleted[0], "was deleted by somebody")
+    return None
+
+
+def _why_silent(pods: Sequence[Seen], told: Facts) -> Facts:
+    """A member that fell silent: killed, deleted by somebody, or gone with its node."""
+    if taken := _taken_away(pods):
+        return taken
     if told["cause"] == "stopped":
         return {**told, "cause": "agent died", "tail": ()}
     killed = [pod for pod in pods if pod.code and pod.testament is None]
@@ -227,12 +233,8 @@ def _why_silent(pods: Sequence[Seen], told: Facts) -> Facts:
 
 def _unexplained(pods: Sequence[Seen]) -> Facts:
     """The chief said nothing."""
-    away = [pod for pod in pods if not pod.ended]
-    if away:
-        return _lost(away[0], "was lost: its node does not answer")
-    deleted = [pod for pod in pods if pod.deleting]
-    if deleted:
-        return _lost(deleted[0], "was deleted by somebody")
+    if taken := _taken_away(pods):
+        return taken
     chief = next((pod for pod in pods if pod.number == 0), None)
     if chief is None:
         reason = "The chief's pod is gone: somebody deleted it."
