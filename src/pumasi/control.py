@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pumasi.store import EventRow, RunRecord, Store
 
 POLL = 0.1
-PATIENCE = 600.0
-"""Seconds without a cluster after which one does not wait any longer for a run in it."""
 LOOK = 2.0
 """Seconds between two looks at a cluster."""
 YOUTH = 30.0
@@ -81,6 +79,7 @@ def wait(store: Store, run_id: str, timeout: float | None = None) -> RunRecord:
 def _see_to(store: Store, record: RunRecord, reached: float) -> float:
     """That a run in a cluster has a manager, and that we know how it stands. When the cluster was last reached; one
     that can't be reached for long is told."""
+    from pumasi.kube.record import PATIENCE
     from pumasi.remote import attend
 
     try:

@@ -27,7 +27,7 @@ from pumasi.kube.record import Content, Row
 from pumasi.kube.sight import Seen, see
 from pumasi.recorder import Recorder, Unwatched
 from pumasi.store.lookup import pick
-from pumasi.store.records import RunRecord
+from pumasi.store.records import COPIED, RunRecord
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -37,7 +37,6 @@ BRIEF = 5.0
 """Seconds that a list of runs waits for a cluster before it shows what is known."""
 POLL = 1.0
 REMOVAL = 60.0
-_COPIED = frozenset(RunRecord._fields) - {"id", "spec", "pid"}
 
 
 class Place(NamedTuple):
@@ -102,7 +101,7 @@ def _apply(store: Store, run: str, content: Content, *, attended: bool = True) -
     for at, kind, data in content.events:
         if (at, kind, json.dumps(data)) not in known:
             store.add_event(run, at, kind, data)
-    fields = {name: value for name, value in content.state.items() if name in _COPIED}
+    fields = {name: value for name, value in content.state.items() if name in COPIED}
     store.update_run(run, **fields if attended else {**fields, "state": "unattended"})
 
 
@@ -320,9 +319,8 @@ def detach(store: Store, spec: Spec) -> RunRecord:
 
     spec, program, packed = prepare(spec, store.home)
     record = new_record(store, spec, program.framework, detached=True)
-    fields = {name: value for name, value in record._asdict().items() if name in _COPIED}
     try:
-        asyncio.run(detach(Request(record.id, spec, program, store.home, fields, packed)))
+        asyncio.run(detach(Request(record.id, spec, program, store.home, record.copied(), packed)))
     except BaseException:
         store.delete_run(record.id)
         raise

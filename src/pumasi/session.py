@@ -229,8 +229,7 @@ class Session:
         if lifeline is not None:
             loop.add_reader(lifeline, self._lose_lifeline, lifeline)
         record, folder = self._record, self._store.folder(self._record.id)
-        fields = {name: value for name, value in record._asdict().items() if name not in ("id", "spec", "pid")}
-        request = Request(record.id, self._spec, self._program, self._store.home, fields, self._packed or b"")
+        request = Request(record.id, self._spec, self._program, self._store.home, record.copied(), self._packed or b"")
         async with open_pool(request, adopt=self._packed is None) as pool:
             self._recorder.copy = pool.copy
             manager = Manager(record.id, pool.folder(folder), self._spec, self._program, pool, self._recorder)

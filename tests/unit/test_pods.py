@@ -30,7 +30,7 @@ QUOTA = 'pods "x" is forbidden: exceeded quota: few, requested: pods=1, used: po
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pumasi.kube.api._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("pumasi.kube.watching._FIRST_PAUSE", 0.01)
     monkeypatch.setattr("pumasi.kube.logs._GLANCE", 0.002)
     monkeypatch.setattr(pods_module, "DRAIN", 2.0)
 

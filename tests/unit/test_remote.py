@@ -52,7 +52,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     monkeypatch.setattr(remote, "reach", reach)
     monkeypatch.setattr(remote, "connect", lambda context, environ: Connection("fake", "https://fake", NAMESPACE))
     monkeypatch.setattr(remote, "POLL", 0.01)
-    monkeypatch.setattr("pumasi.kube.api._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("pumasi.kube.watching._FIRST_PAUSE", 0.01)
     return api
 
 

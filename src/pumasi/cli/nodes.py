@@ -195,11 +195,11 @@ def cluster(pool: str) -> Api:
 async def look_with(
     api: Api, resource: str, tolerations: Sequence[Mapping[str, str]] = (), selector: Mapping[str, str] | None = None
 ) -> list[NodeState]:
-    from pumasi.kube.discovery import look
+    from pumasi.kube.discovery import NOT_ENDED, look
 
     try:
         nodes = await api.list("/api/v1/nodes")
-        pods = await api.list("/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed")
+        pods = await api.list("/api/v1/pods", fieldSelector=NOT_ENDED)
     except Forbidden as error:
         hint = "To see what is free one must be allowed to list nodes, and the pods of all namespaces."
         raise Forbidden(error.message, hint) from None

@@ -9,11 +9,9 @@ import asyncio
 import json
 import math
 import os
-import random
 import re
-import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
@@ -30,7 +28,9 @@ from pumasi.errors import (
     Unreachable,
 )
 from pumasi.kube.config import Connection
-from pumasi.kube.http import ANSWER_SECONDS, Answer, Client, HttpTrouble, basic, proxy_from
+from pumasi.kube.http import ANSWER_SECONDS, Answer, Client, HttpTrouble, proxy_from
+from pumasi.kube.identity import Key, trust
+from pumasi.kube.watching import Absence, Event, Known, Object, pauses
 
 PAGE = 500
 """Objects an answer: the API server need not hold a large cluster in memory for us."""
@@ -40,8 +40,6 @@ WATCH_IDLE = 40.0
 _AT_ONCE = 32
 _DELETE_SECONDS = 70.0
 """The cluster takes up to a minute to delete many objects at once."""
-_EXEC_SECONDS = 60.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _JSON = "application/json"
 _MERGE = "application/merge-patch+json"
 _METADATA = "application/json;as=PartialObjectMetadata{};v=v1;g=meta.k8s.io,application/json"
@@ -60,9 +58,7 @@ _TROUBLES: dict[int, type[ClusterTrouble]] = {
 _DATE = re.compile(r"\w{3}, (\d\d) (\w{3}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-Object = dict[str, Any]
 Objects = list[Object]
-Event = tuple[str, Object]
 
 
 class Api:
@@ -77,15 +73,15 @@ class Api:
         self.calls = 0
         self._patience = patience
         self._clock = Clock()
-        self._key = _Key(connection)
+        self._key = Key(connection)
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     async def __aenter__(self) -> Api:
         where = self.connection
         try:
             proxy = where.proxy or proxy_from(where.server, os.environ)
-            trust = _trust(where) if where.server.startswith("https:") else None
-            self._client = Client(where.server, trust=trust, server_name=where.server_name, proxy=proxy)
+            trusted = trust(where) if where.server.startswith("https:") else None
+            self._client = Client(where.server, trust=trusted, server_name=where.server_name, proxy=proxy)
         except HttpTrouble as error:
             raise self._unreachable(error) from None
         return self
@@ -143,8 +139,8 @@ class Api:
         during a long one. `away` is called with a sentence when the cluster becomes unreachable, and with an empty one
         when it is back; after `patience` seconds of it the watch ends with the trouble.
         """
-        known = _Known()
-        absence = _Absence(patience, away)
+        known = Known()
+        absence = Absence(patience, away)
         synced = False
         while True:
             ask = absence.bound(self._try)
@@ -275,7 +271,7 @@ class Api:
             page["continue"] = metadata["continue"]
 
     async def _events(
-        self, path: str, query: Mapping[str, str], version: str, absence: _Absence, metadata_only: bool
+        self, path: str, query: Mapping[str, str], version: str, absence: Absence, metadata_only: bool
     ) -> AsyncGenerator[Event, None]:
         words = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         target = _target(path, {**query, **words, "resourceVersion": version})
@@ -287,7 +283,7 @@ class Api:
             yield self._event(line)
         if asyncio.get_running_loop().time() - began < 1:
             # Nothing is wrong with an end, but they must not come in a flood.
-            await asyncio.sleep(_FIRST_PAUSE)
+            await asyncio.sleep(next(pauses()))
 
     def _event(self, line: bytes) -> Event:
         try:
@@ -371,131 +367,6 @@ class Clock:
             self._low, self._high = low, high
 
 
-class _Key:
-    """Who we are. A token is asked for again when the cluster does not take it any more: files are renewed, programs
-    make new ones."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._token = connection.token
-        self._lock = asyncio.Lock()
-
-    @property
-    def renewable(self) -> bool:
-        return not self._connection.password and bool(self._connection.token_file or self._connection.helper)
-
-    async def sign(self) -> tuple[Mapping[str, str], bool]:
-        """The header, and whether it was made just now."""
-        if self._connection.password:
-            return {"Authorization": basic(*self._connection.password)}, False
-        if self._token or not self.renewable:
-            return self._header(), False
-        return await self.renew({}), True
-
-    async def renew(self, refused: Mapping[str, str]) -> Mapping[str, str]:
-        """Of many that were refused together, one asks."""
-        async with self._lock:
-            if self._header() == refused:
-                self._token = await self._ask()
-        return self._header()
-
-    def _header(self) -> Mapping[str, str]:
-        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
-
-    async def _ask(self) -> str:
-        if file := self._connection.token_file:
-            try:
-                return file.read_text().strip()
-            except OSError as error:
-                raise ClusterTrouble(f"The token file of the kubeconfig can't be read: {error}.") from None
-        assert self._connection.helper is not None
-        return await asyncio.to_thread(_run_helper, self._connection.helper)
-
-
-class _Absence:
-    """For how long the cluster has not been there, and who is to know it."""
-
-    def __init__(self, patience: float, away: Callable[[str], None]) -> None:
-        self._patience = patience
-        self._away = away
-        self._since: float | None = None
-        """When the first request began that has had no answer, or the last answer broke off."""
-        self._failures = 0
-        self._told = False
-        self._pauses = pauses()
-        self._back_at = -math.inf
-
-    def bound(self, ask: Callable[..., Any]) -> Callable[..., Any]:
-        """`ask` with no more time than is left."""
-        now = asyncio.get_running_loop().time()
-        self._since = now if self._since is None else self._since
-        seconds = min(ANSWER_SECONDS, max(1.0, self._since + self._patience - now))
-        return lambda *rest, **options: ask(*rest, **options, seconds=seconds)
-
-    def over(self) -> None:
-        self._since = None
-        self._failures = 0
-        self._back_at = asyncio.get_running_loop().time()
-        if self._told:
-            self._told = False
-            self._away("")
-
-    async def endure(self, error: Unreachable) -> None:
-        now = asyncio.get_running_loop().time()
-        self._since = now if self._since is None else self._since
-        self._failures += 1
-        # A connection that broke says little as long as the next one comes.
-        if not self._told and (error.silent or self._failures > 1):
-            self._told = True
-            self._away(error.message)
-        left = self._since + self._patience - now
-        if left <= 0:
-            raise error
-        if self._failures == 1 and now - self._back_at > _LONGEST_PAUSE:
-            self._pauses = pauses()
-        await asyncio.sleep(min(max(next(self._pauses), error.after), left))
-
-
-class _Known:
-    """What a watch has told so far, so that it can tell what has changed while it could not look."""
-
-    def __init__(self) -> None:
-        self.version = ""
-        self._things: dict[str, Object] = {}
-
-    def compare(self, items: Iterable[Object], version: str) -> Iterator[Event]:
-        self.version = version
-        before, self._things = self._things, {_identity(thing): thing for thing in items}
-        for identity, thing in before.items():
-            if identity not in self._things:
-                yield "DELETED", thing
-        for identity, thing in self._things.items():
-            if identity not in before:
-                yield "ADDED", thing
-            elif _version(before[identity]) != _version(thing):
-                yield "MODIFIED", thing
-
-    def learn(self, event: Event) -> bool:
-        """Whether it tells of an object, or only how far the watch has come."""
-        kind, thing = event
-        self.version = _version(thing) or self.version
-        if kind == "DELETED":
-            self._things.pop(_identity(thing), None)
-        elif kind != "BOOKMARK":
-            self._things[_identity(thing)] = thing
-        return kind != "BOOKMARK"
-
-
-def _identity(thing: Object) -> str:
-    """An object that was made anew under an old name is another one."""
-    metadata = thing["metadata"]
-    return str(metadata.get("uid") or f"{metadata.get('namespace', '')}/{metadata['name']}")
-
-
-def _version(thing: Object) -> str:
-    return str(thing["metadata"].get("resourceVersion", ""))
-
-
 def _target(path: str, query: Mapping[str, str]) -> str:
     return f"{path}?{urlencode(query, quote_via=quote)}" if query else path
 
@@ -507,14 +378,6 @@ def _deletion(grace: int | None, propagation: str) -> Object:
 
 def _seconds(text: str) -> float:
     return float(text) if text.isascii() and text.isdecimal() else 0.0
-
-
-def pauses() -> Iterator[float]:
-    """Between one try and the next. Many that were thrown out together must not come back together."""
-    pause = _FIRST_PAUSE
-    while True:
-        yield pause * random.uniform(0.75, 1.25)
-        pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 async def _lines(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -529,47 +392,3 @@ async def _lines(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
             for line in whole:
                 if line:
                     yield bytes(line)
-
-
-def _run_helper(helper: Mapping[str, Any]) -> str:
-    """A credential plugin, by the rules of client.authentication.k8s.io."""
-    import subprocess
-
-    asked = {"apiVersion": helper["apiVersion"], "kind": "ExecCredential", "spec": {"interactive": False}}
-    variables = {entry["name"]: entry["value"] for entry in helper.get("env") or ()}
-    environ = {**os.environ, **variables, "KUBERNETES_EXEC_INFO": json.dumps(asked)}
-    command = [helper["command"], *(helper.get("args") or ())]
-    try:
-        result = subprocess.run(
-            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_EXEC_SECONDS
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ClusterTrouble(
-            f"The program that the kubeconfig asks for a token does not run: {error}.", helper.get("installHint") or ""
-        ) from None
-    try:
-        return str(json.loads(result.stdout)["status"]["token"])
-    except (ValueError, KeyError, TypeError):
-        said = (result.stderr.strip() or result.stdout.strip() or f"exit code {result.returncode}")[-500:]
-        raise ClusterTrouble(
-            f"{helper['command']}, which the kubeconfig asks for a token, gives none: {said}"
-        ) from None
-
-
-def _trust(connection: Connection) -> ssl.SSLContext:
-    import tempfile
-
-    try:
-        context = ssl.create_default_context(cadata=connection.authority or None)
-        if connection.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if connection.certificate:
-            # The ssl module takes a certificate of ours from files only.
-            with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-                file.write(f"{connection.certificate}\n{connection.key}\n")
-                file.flush()
-                context.load_cert_chain(file.name)
-    except (ssl.SSLError, ValueError) as error:
-        raise ClusterTrouble(f"A certificate in the kubeconfig is of no use: {error}.") from None
-    return context

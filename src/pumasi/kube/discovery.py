@@ -22,6 +22,8 @@ _UNITS |= {letter: 1000.0**power for power, letter in enumerate("kMGTPE", start=
 _UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
 _QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([num]|[kMGTPE]|[KMGTPE]i|)")
 _ENDED = ("Succeeded", "Failed")
+NOT_ENDED = ",".join(f"status.phase!={phase}" for phase in _ENDED)
+"""The field selector of pods that may hold something."""
 _REPELLING = ("NoSchedule", "NoExecute")
 
 

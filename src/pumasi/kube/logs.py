@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from pumasi.errors import ClusterTrouble, NotThere, Rejected, Unreachable
-from pumasi.kube.api import Api, pauses
+from pumasi.kube.api import Api
+from pumasi.kube.watching import pauses
 
 IDLE = 45.0
 """A container may well say nothing for so long; so does a link that was cut."""

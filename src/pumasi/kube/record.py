@@ -27,6 +27,7 @@ STALE = 30.0
 LONGEST = 30 * 86400.0
 """Seconds that a run may go on without any manager, if it has no timeout of its own."""
 PATIENCE = 600.0
+"""Seconds without the API server after which a manager gives up; the gang goes on without it."""
 MOST_EVENTS = 200
 _STATE = "state.json"
 _SPEC = "spec.json"

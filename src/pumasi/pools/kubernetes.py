@@ -21,7 +21,7 @@ from pumasi.kube import detached, manifests, rights
 from pumasi.kube.api import Api
 from pumasi.kube.archive import Archive
 from pumasi.kube.config import connect
-from pumasi.kube.discovery import Room, room
+from pumasi.kube.discovery import NOT_ENDED, Room, room
 from pumasi.kube.manifests import CodeObjects
 from pumasi.kube.record import LONGEST, Content, Record, anchor_path, path_of, read
 from pumasi.pools.base import Found, Order, Pool, Request, Sink
@@ -226,7 +226,7 @@ class KubernetesPool(Pool):
     async def _look(self) -> list[Room]:
         nodes, pods = await asyncio.gather(
             self._api.list("/api/v1/nodes"),
-            self._api.list("/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed"),
+            self._api.list("/api/v1/pods", fieldSelector=NOT_ENDED),
         )
         spec = self._spec
         return room(

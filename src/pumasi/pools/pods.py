@@ -12,11 +12,11 @@ from pumasi.core.frames import separate
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, Rejected, Unreachable
 from pumasi.kube import manifests, sight
 from pumasi.kube.api import Api
+from pumasi.kube.discovery import NOT_ENDED
 from pumasi.kube.logs import Sieve, follow
+from pumasi.kube.record import PATIENCE
 from pumasi.pools.base import Order, Sink
 
-PATIENCE = 600.0
-"""Seconds without the API server after which a manager gives up; the gang goes on without it."""
 AT_ONCE = 20
 """Pods that are created at the same time."""
 DRAIN = 20.0
@@ -25,7 +25,6 @@ AGAIN = 2.0
 """Seconds after which a wish to delete that did not get there is repeated."""
 MARGIN = 15.0
 """Seconds that an agent needs, beyond what it waits for, to end its ranks by force."""
-_NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 _CAUSED_BY_SILENCE = frozenset(("silent", "hub lost"))
 
 
@@ -60,8 +59,7 @@ class PodGang:
         self._deadline: float | None = None
         self._nudge: float | None = None
         self._unreadable: Mapping[str, Any] | None = None
-        self._expected = len(order.configs)
-        self._names = [manifests.pod_name(run, order.task, order.attempt, n) for n in range(self._expected)]
+        self._names = [manifests.pod_name(run, order.task, order.attempt, n) for n in range(len(order.configs))]
         self.order = order
         self.sink = sink
         self.silence = float(order.configs[0]["silence"])
@@ -109,7 +107,7 @@ class PodGang:
             await self._take_down(1)
         elif self._asked:
             # Again: what was on its way when the end was asked for is there only now.
-            await self._delete(1, fieldSelector=_NOT_ENDED)
+            await self._delete(1, fieldSelector=NOT_ENDED)
 
     async def _find_all(self) -> None:
         """A manager that was lost while it made them has left some, or none."""
@@ -178,8 +176,7 @@ class PodGang:
         """A refused gang must be gone altogether: what is being deleted still counts against others."""
         if self._refusal:
             return self._gone.issuperset(self._names)
-        ended = {pod.name for pod in self._seen if pod.ended}
-        return (self._gone | ended).issuperset(self._names)
+        return (self._gone | self._ended).issuperset(self._names)
 
     async def _judge(self) -> None:
         if not (self._refusal or self._failure or self._asked):
@@ -191,7 +188,7 @@ class PodGang:
             self._nudge = asyncio.get_running_loop().time() + (self.grace + MARGIN / 3 if self._ran else 0.0)
         if _is_due(self._nudge):
             self._nudge = None
-            fields = {} if self._refusal else {"fieldSelector": _NOT_ENDED}
+            fields = {} if self._refusal else {"fieldSelector": NOT_ENDED}
             await self._delete(math.ceil(self.grace) if self._ran else 1, **fields)
         elif _is_due(self._deadline):
             await self._force()
@@ -261,7 +258,7 @@ class PodGang:
     async def _end_pods(self, grace: int) -> None:
         if not self._ran and not self._late:
             self._late = await self._find_late()
-        await self._delete(grace, fieldSelector=_NOT_ENDED)
+        await self._delete(grace, fieldSelector=NOT_ENDED)
 
     async def _find_late(self) -> str:
         """Whom the gang is waiting for, and what the cluster says about that."""
