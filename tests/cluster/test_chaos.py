@@ -99,9 +99,10 @@ class Round:
         """All that there is, for who has to find out why."""
         selector = f"pumasi.dev/run={self.id}"
         manager = f"{selector},pumasi.dev/kind=manager"
+        events = self.namespace.kubectl("get", "events", "--sort-by=.lastTimestamp").splitlines()
         found = [
             self.namespace.kubectl("get", "pods", "-o", "wide", "-l", selector),
-            self.namespace.kubectl("get", "events", "--sort-by=.lastTimestamp"),
+            *(line for line in events if self.id in line),
             self.namespace.kubectl("get", "configmap", self.id, "-o", "yaml"),
             self.namespace.kubectl("logs", "-l", manager, "--tail=-1", "--prefix"),
             *(file.read_text() for place in (self.here, self.there) for file in place.home.glob("runs/*/manager.err")),

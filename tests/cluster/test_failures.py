@@ -254,6 +254,18 @@ def test_a_gang_whose_node_is_lost_starts_again_without_it(place: Place, kuberne
         wait_for(lambda: not place.pods(living=True), "the cluster to see that all have ended", 20)
 
 
+def test_a_gang_whose_node_restarts_starts_again_free_of_charge(place: Place, kubernetes: Kubernetes) -> None:
+    place.script(AGAIN)
+    process = place.start("--gpus", "4", "--max-per-node", "2", "--silence", "30", "train.py")
+    place.wait_for_output("ready 0", 4)
+    node = next(each["spec"]["nodeName"] for each in place.pods(living=True) if each["spec"]["nodeName"] != "node-1")
+    with breaking.powered_off(kubernetes, node):
+        pass
+    done = finish(process, 200)
+    assert done.returncode == 0, done.stderr
+    assert f"starting again (attempt 2): The pod on {node} was lost: its node has restarted" in done.stderr
+
+
 # ---- when the one who steers is cut off
 
 

@@ -176,6 +176,14 @@ def test_a_pod_that_its_node_has_given_up_has_ended_though_its_container_has_not
             "was ended by its node: Pod was terminated in response to imminent node shutdown",
         ),
         (pod(1, "Running", None, reason="NodeLost"), "was lost with its node"),
+        (
+            pod(1, "Failed", {"terminated": {"exitCode": 255, "reason": "Unknown"}}),
+            "was lost: its node has restarted, or its container runtime has",
+        ),
+        (
+            pod(1, "Failed", {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}),
+            "was lost: its node has restarted, or its container runtime has",
+        ),
         (deleted(pod(1)), ""),
     ],
 )

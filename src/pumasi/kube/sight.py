@@ -24,6 +24,8 @@ _BAD_START = frozenset(("CreateContainerConfigError", "CreateContainerError", "R
 _MAY_PASS = re.compile(
     r"context canceled|ttrpc: closed|failed to sync|timed? ?out|deadline exceeded|connection refused|unavailable", re.I
 )
+_UNKNOWN_END = ("Unknown", "ContainerStatusUnknown")
+"""What containerd and the kubelet say of a container that they find no more."""
 _NEVER_BEGUN = ("StartError", "ContainerCannotRun")
 _NO_PROGRAM = re.compile(r'exec: "([^"]+)": (?:executable file not found|stat .*no such file)')
 _TURNED_AWAY = re.compile(r"^(OutOf|NodeAffinity|UnexpectedAdmissionError|TopologyAffinityError|NodeShutdown)")
@@ -98,6 +100,8 @@ def _disruption(pod: Object) -> str:
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
             words = _DISRUPTIONS.get(condition.get("reason", ""), "was evicted")
             return f"{words}: {_plain(condition.get('message', ''))}"
+    if (_state(pod).get("terminated") or {}).get("reason") in _UNKNOWN_END:
+        return "was lost: its node has restarted, or its container runtime has"
     return "was lost with its node" if status.get("reason") == "NodeLost" else ""
 
 
