@@ -382,6 +382,25 @@ def test_a_container_that_ended_before_the_agent_was_there(message: str, reason:
     assert (facts["verdict"], facts["reason"], bool(facts["hint"])) == ("failed", reason, hint)
 
 
+def test_a_container_that_a_dying_node_did_not_get_to_start_is_tried_again() -> None:
+    stopped = {"exitCode": 128, "reason": "StartError", "message": "failed to start containerd task: context canceled"}
+    broken = pod(1, "Failed", {"terminated": stopped})
+    refusal = sight.refusal(broken)
+    assert refusal is not None
+    assert not refusal.hopeless
+    assert sight.broken_start(broken) is None
+
+
+def test_a_pod_that_is_late_is_named_with_what_the_cluster_says_about_it() -> None:
+    late = waiting("ContainerCreating", number=1)
+    event = {"message": 'MountVolume.SetUp failed: configmap "nothing" not found'}
+    with_event = sight.lateness(see(late), late, [event])
+    assert with_event == 'the pod on gpu-b did not start: MountVolume.SetUp failed: configmap "nothing" not found'
+    assert sight.lateness(see(late), late, []) == "the pod on gpu-b did not start: ContainerCreating"
+    told = outcome_of({"cause": "late", "who": with_event}, NODES, 2)
+    assert (told.verdict, told.node, told.rank) == (Verdict.LOST, None, None)
+
+
 @pytest.mark.parametrize("made", [pod(), ended(0, 1), ended(0, 0), waiting("ContainerCreating")])
 def test_a_container_that_has_started_has_no_broken_start(made: Pod) -> None:
     assert sight.broken_start(made) is None
@@ -423,9 +442,13 @@ def test_the_rank_that_was_killed_for_its_memory_is_named_with_its_last_lines() 
     assert facts == {"cause": "oom", "node": 1, "rank": 1, "tail": ["epoch 3"]}
 
 
-def test_a_gang_that_was_done_is_done_though_memory_ran_out_somewhere() -> None:
+@pytest.mark.parametrize(
+    "member",
+    [ended(1, 0, reason="OOMKilled"), disrupted(ended(1, 143), "EvictionByEvictionAPI", "Eviction API: evicting")],
+)
+def test_a_gang_that_was_done_is_done_whatever_happened_to_its_pods(member: Pod) -> None:
     done = {"cause": "done"}
-    assert verdict(ended(0, 0, done, reason="OOMKilled"), ended(1, 0), told=done)[0] is Verdict.DONE
+    assert verdict(ended(0, 0, done), member, told=done)[0] is Verdict.DONE
 
 
 @pytest.mark.parametrize("told", [None, SILENT, EXIT, {"cause": "stopped"}, {"cause": "hub lost"}])
@@ -438,7 +461,7 @@ def test_what_the_cluster_took_away_outranks_all_but_success_and_our_own_wish(to
 
 @pytest.mark.parametrize("told", [None, {"cause": "stopped"}, SILENT, {"cause": "hub lost"}])
 def test_an_end_that_we_asked_for_is_a_stop_whatever_the_agents_saw_of_it(told: Facts | None) -> None:
-    pods = [deleted(ended(0, 137)), deleted(ended(1, 143, told))]
+    pods = [ended(0, 137), deleted(ended(1, 143, told))]
     assert verdict(*pods, told=told, asked=True)[0] is Verdict.STOPPED
 
 
@@ -455,9 +478,12 @@ def test_a_pod_that_somebody_deleted_is_named(told: Facts | None) -> None:
     )
 
 
-@pytest.mark.parametrize("told", [None, SILENT, {"cause": "stopped"}])
-def test_a_pod_that_never_ended_was_lost_with_its_node(told: Facts | None) -> None:
-    assert verdict(ended(0, 1), deleted(pod(1)), told=told) == (
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [(deleted(pod(1)), None), (deleted(pod(1)), SILENT), (deleted(pod(1)), {"cause": "stopped"}), (pod(1), SILENT)],
+)
+def test_a_pod_that_never_ended_was_lost_with_its_node(made: Pod, told: Facts | None) -> None:
+    assert verdict(ended(0, 1), made, told=told) == (
         Verdict.LOST,
         "The pod on gpu-b was lost: its node does not answer.",
     )
@@ -473,9 +499,20 @@ def test_an_agent_that_was_killed_is_the_one_without_a_testament() -> None:
     assert verdict(*pods, told=SILENT) == (Verdict.LOST, "Node gpu-c was lost: its agent was killed.")
 
 
+def test_a_member_that_had_last_words_was_cut_off() -> None:
+    pods = [ended(0, 1, SILENT), ended(1, 1, {"cause": "hub lost"})]
+    assert verdict(*pods, told=SILENT) == (Verdict.LOST, "The pod on gpu-b was cut off from the others.")
+
+
 def test_a_chief_that_said_nothing_was_killed() -> None:
     facts = sight.verdict_on([see(ended(0, 137)), see(ended(1, 1))], None, False)
     assert facts == {"cause": "agent died", "node": 0, "code": 137}
+
+
+def test_a_chief_that_said_nothing_was_killed_whatever_the_others_saw() -> None:
+    saw = {"cause": "hub lost"}
+    pods = [ended(0, 137), ended(1, 1, saw)]
+    assert verdict(*pods, told=saw) == (Verdict.LOST, "Node gpu-a was lost: its agent was killed.")
 
 
 def test_every_verdict_can_be_told() -> None:
