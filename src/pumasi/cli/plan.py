@@ -9,14 +9,13 @@ from pumasi.cli.nodes import GPU_RESOURCE, NVIDIA, ON, cluster, look_with
 from pumasi.cli.output import show, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.text import table
-from pumasi.cli.verbs import JSON, Option, Verb
+from pumasi.cli.verbs import CLUSTER, JSON, NODES, Option, Verb
 from pumasi.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
     from pumasi.core.planner import Node, Plan
     from pumasi.kube.discovery import NodeState
 
-_CLUSTER = "On a cluster"
 VERB = Verb(
     name="plan",
     usage=("pumasi plan --slots N --free N,N,… [options]", "pumasi plan --slots N --on k8s[:CONTEXT] [options]"),
@@ -29,20 +28,8 @@ VERB = Verb(
         Option(("--free",), "free slots of each node: 5,3,2, or with names a=5,b=3", "LIST"),
         ON._replace(help="the cluster: k8s, or k8s:CONTEXT of your kubeconfig", choices=()),
         Option(("--max-per-node",), "at most so many slots on one node", "N"),
-        GPU_RESOURCE._replace(group=_CLUSTER),
-        Option(("--node-selector",), "only nodes with this label *", "KEY=VALUE", group=_CLUSTER),
-        Option(
-            ("--toleration",),
-            "nodes with this taint too; KEY alone: any value; all: any taint *",
-            "KEY[=VALUE][:EFFECT]",
-            group=_CLUSTER,
-        ),
-        Option(
-            ("--topology",),
-            "labels of nodes that say what is near to what, from narrow to wide *",
-            "LABEL",
-            group=_CLUSTER,
-        ),
+        GPU_RESOURCE._replace(group=CLUSTER),
+        *NODES,
         Option(("--explain",), "say why, in sentences"),
         JSON,
     ),
@@ -81,7 +68,7 @@ def _nodes(arguments: Arguments) -> tuple[list[Node], list[str]]:
     """With a sentence for each node that is out."""
     pool = arguments.last("on")
     if pool is None:
-        stray = [option.names[-1] for option in VERB.options if option.group == _CLUSTER and arguments.has(option.key)]
+        stray = [option.names[-1] for option in VERB.options if option.group == CLUSTER and arguments.has(option.key)]
         if stray:
             raise UsageError(f"{stray[0]} is for clusters, but --on names none.", "Add --on k8s.")
         return parse_free(_required(arguments, "free", "5,3,2")), []

@@ -11,7 +11,7 @@ from pumasi.cli.output import say, show, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.runs import open_store, size_of
 from pumasi.cli.sentences import left_words
-from pumasi.cli.verbs import JSON, Option, Verb
+from pumasi.cli.verbs import CLUSTER, JSON, NODES, Option, Verb
 from pumasi.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ _FRAMEWORKS = ("auto", "none", "tensorflow", "torch", "jax", "horovod", "mpi")
 _PROCESSES = "How many, and where"
 _WIRING = "How they find each other"
 _LIFE = "How long"
-_CLUSTER = "On a cluster"
 _OUTPUT = "What you see"
 
 VERB = Verb(
@@ -72,43 +71,31 @@ VERB = Verb(
         Option(("--grace",), "from asking a process to end to killing it (default: 15s)", "TIME", group=_LIFE),
         Option(("--silence",), "a node silent for so long is lost (default: 30s)", "TIME", group=_LIFE),
         Option(("--no-wait",), "fail at once where what is needed is busy", group=_LIFE),
-        Option(("-n", "--namespace"), "the namespace (default: that of the kubeconfig)", "NAME", group=_CLUSTER),
-        Option(("--image",), "the container image (default: python:3.12-slim)", "IMAGE", group=_CLUSTER),
-        Option(("--cpus",), "CPUs a slot: 2, 0.5, 500m", "N", group=_CLUSTER),
-        Option(("--memory",), "memory a slot: 8Gi, 500M, 16G", "SIZE", group=_CLUSTER),
-        Option(("--gpu-resource",), "what the cluster calls a GPU (default: nvidia.com/gpu)", "NAME", group=_CLUSTER),
-        Option(("--max-per-node",), "at most so many slots on one node", "N", group=_CLUSTER),
-        Option(("--node-selector",), "only nodes with this label *", "KEY=VALUE", group=_CLUSTER),
-        Option(
-            ("--toleration",),
-            "nodes with this taint too; KEY alone: any value; all: any taint *",
-            "KEY[=VALUE][:EFFECT]",
-            group=_CLUSTER,
-        ),
-        Option(
-            ("--topology",),
-            "labels of nodes that say what is near to what, from narrow to wide *",
-            "LABEL",
-            group=_CLUSTER,
-        ),
+        Option(("-n", "--namespace"), "the namespace (default: that of the kubeconfig)", "NAME", group=CLUSTER),
+        Option(("--image",), "the container image (default: python:3.12-slim)", "IMAGE", group=CLUSTER),
+        Option(("--cpus",), "CPUs a slot: 2, 0.5, 500m", "N", group=CLUSTER),
+        Option(("--memory",), "memory a slot: 8Gi, 500M, 16G", "SIZE", group=CLUSTER),
+        Option(("--gpu-resource",), "what the cluster calls a GPU (default: nvidia.com/gpu)", "NAME", group=CLUSTER),
+        Option(("--max-per-node",), "at most so many slots on one node", "N", group=CLUSTER),
+        *NODES,
         Option(
             ("--env-from-secret",),
             "variables from a Secret: all its keys, or NAME=SECRET/KEY for one *",
             "SECRET",
-            group=_CLUSTER,
+            group=CLUSTER,
         ),
-        Option(("--mount",), "mount a volume, given by its claim; :ro to read only *", "CLAIM:/PATH", group=_CLUSTER),
-        Option(("--priority-class",), "the priority class of the pods", "NAME", group=_CLUSTER),
-        Option(("--label",), "a label for the pods *", "KEY=VALUE", group=_CLUSTER),
-        Option(("--annotation",), "an annotation for the pods *", "KEY=VALUE", group=_CLUSTER),
+        Option(("--mount",), "mount a volume, given by its claim; :ro to read only *", "CLAIM:/PATH", group=CLUSTER),
+        Option(("--priority-class",), "the priority class of the pods", "NAME", group=CLUSTER),
+        Option(("--label",), "a label for the pods *", "KEY=VALUE", group=CLUSTER),
+        Option(("--annotation",), "an annotation for the pods *", "KEY=VALUE", group=CLUSTER),
         Option(
             ("--set",),
             "change any field of the pods: spec.dnsPolicy=None, spec.containers[0].tty=true; null removes *",
             "PATH=VALUE",
-            group=_CLUSTER,
+            group=CLUSTER,
         ),
-        Option(("--as-image-user",), "run as the image's own user, not as an ordinary one", group=_CLUSTER),
-        Option(("--keep",), "how long a finished run stays in the cluster (default: 7d)", "TIME", group=_CLUSTER),
+        Option(("--as-image-user",), "run as the image's own user, not as an ordinary one", group=CLUSTER),
+        Option(("--keep",), "how long a finished run stays in the cluster (default: 7d)", "TIME", group=CLUSTER),
         Option(("--name",), "what the run's id starts with (default: the script's name)", "NAME", group=_OUTPUT),
         Option(("-d", "--detach"), "go on in the background; prints the run's id", group=_OUTPUT),
         Option(("-q", "--quiet"), "say nothing unless something goes wrong", group=_OUTPUT),

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 from pumasi.core.planner import Node
 
 Object = Mapping[str, Any]
-MOST_SLOTS = 4096
-"""On a node from which nothing is asked."""
 _UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
 _UNITS |= {letter: 1000.0**power for power, letter in enumerate("kMGTPE", start=1)}
 _UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
@@ -158,8 +156,8 @@ def room(
     avoid: Collection[str] = (),
     topology: Sequence[str] = (),
 ) -> list[Room]:
-    """How many slots fit on each node, when each of them `needs` so much of what; `topology` names labels, from narrow
-    to wide."""
+    """How many slots fit on each node, when each of them `needs` so much of what, never nothing; `topology` names
+    labels, from narrow to wide."""
     held: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for pod in pods:
         where = pod["spec"].get("nodeName")
@@ -186,8 +184,7 @@ def _stays_out(why: str) -> bool:
 
 def _fit(amounts: Mapping[str, float], needs: Mapping[str, float]) -> int:
     """Quantities are decimal, so that 3 × 0.1 may be a hair more than 0.3: a millionth is forgiven."""
-    counts = [int(amounts[resource] / need + 1e-6) for resource, need in needs.items() if need]
-    return max(0, min(counts, default=MOST_SLOTS))
+    return max(0, min(int(amounts[resource] / need + 1e-6) for resource, need in needs.items()))
 
 
 def as_planner_nodes(states: Iterable[NodeState], topology: Sequence[str] = ()) -> list[Node]:
