@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from tests.cluster import breaking
 from tests.cluster.objects import SLEEPER, pod, python
 from tests.cluster.subject import Kubernetes, Namespace
 from tests.serving import until, within
+from tests.watching import Watcher
 
 in_time = within(150)
 # Frames as an agent writes them, fifty at a time.
@@ -56,36 +57,9 @@ async def aside(breaker: AbstractContextManager[None]) -> AsyncIterator[None]:
         await asyncio.to_thread(breaker.__exit__, None, None, None)
 
 
-class Watcher:
-    def __init__(self, api: Api, path: str, patience: float = 90.0, **query: Any) -> None:
-        self.seen: list[tuple[str, str]] = []
-        self.last: dict[str, Any] = {}
-        self.absences: list[str] = []
-        self._watch = api.watch(path, patience=patience, away=self.absences.append, **query)
-
-    async def __aenter__(self) -> Watcher:
-        self.task = asyncio.ensure_future(self._run())
-        await until(lambda: ("SYNCED", "") in self.seen or self.task.done())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.task.cancel()
-        with suppress(asyncio.CancelledError, ClusterTrouble):
-            await self.task
-
-    async def _run(self) -> None:
-        async for kind, thing in self._watch:
-            self.last = thing or self.last
-            self.seen.append((kind, thing["metadata"]["name"] if thing else ""))
-
-    async def sees(self, kind: str, name: str) -> None:
-        await until(lambda: (kind, name) in self.seen or self.task.done())
-        assert (kind, name) in self.seen
-
-    @property
-    def ended(self) -> bool:
-        statuses = self.last.get("status", {}).get("containerStatuses") or ()
-        return any("terminated" in each["state"] for each in statuses)
+def has_ended(seen: dict[str, Any]) -> bool:
+    statuses = seen.get("status", {}).get("containerStatuses") or ()
+    return any("terminated" in each["state"] for each in statuses)
 
 
 def reading(api: Api, namespace: Namespace, name: str, ended: Callable[[], bool]) -> tuple[asyncio.Task[None], Reading]:
@@ -160,7 +134,7 @@ async def test_a_log_is_complete_over_every_break(namespace: Namespace, kubernet
     path = folder(namespace)
     async with api_of(kubernetes) as api, Watcher(api, path, fieldSelector="metadata.name=talker") as watcher:
         await api.create(path, pod("talker", python(TALKER.format(pause=0.05))))
-        task, got = reading(api, namespace, "talker", lambda: watcher.ended)
+        task, got = reading(api, namespace, "talker", lambda: has_ended(watcher.last))
         for lines in (100, 350, 600, 900):
             await until(lambda lines=lines: got.text.count("\n") >= lines or task.done())  # type: ignore[misc]
             for wire in list(api._client._wires):
@@ -185,7 +159,7 @@ async def test_a_restart_of_the_api_server_costs_neither_a_change_nor_a_line(
     ):
         await api.create(folder(namespace, "configmaps"), settings("before"))
         await api.create(path, pod("talker", python(TALKER.format(pause=0.5))))
-        task, got = reading(api, namespace, "talker", lambda: watcher.ended)
+        task, got = reading(api, namespace, "talker", lambda: has_ended(watcher.last))
         await until(lambda: got.text.count("\n") > 300)
         async with aside(breaking.killed(kubernetes, "control", "kube-apiserver")):
             await until(lambda: watcher.absences and other.absences)

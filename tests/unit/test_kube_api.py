@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from tests.serving import (
     told,
     until,
 )
+from tests.watching import Watcher
 
 PODS = "/api/v1/namespaces/ns/pods"
 
@@ -89,34 +90,6 @@ def watching(*events: bytes, then: Callable[[Request], Any] | None = None) -> Ha
 
 async def cut(request: Request) -> None:
     request.reset()
-
-
-class Watcher:
-    """Notes what a watch tells, by name; and what is told of the cluster's absence."""
-
-    def __init__(self, api: Api, patience: float = 10.0, **query: Any) -> None:
-        self.seen: list[tuple[str, str]] = []
-        self.things: list[dict[str, Any]] = []
-        self.absences: list[str] = []
-        self._watch = api.watch(PODS, patience=patience, away=self.absences.append, **query)
-
-    async def __aenter__(self) -> Watcher:
-        self.task = asyncio.ensure_future(self._run())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.task.cancel()
-        with suppress(asyncio.CancelledError, ClusterTrouble):
-            await self.task
-
-    async def _run(self) -> None:
-        async for kind, thing in self._watch:
-            self.seen.append((kind, thing["metadata"]["name"] if thing else ""))
-            self.things.append(thing)
-
-    async def sees(self, *expected: tuple[str, str]) -> None:
-        await until(lambda: len(self.seen) >= len(expected) or self.task.done())
-        assert self.seen == list(expected)
 
 
 # ---- asking
@@ -340,8 +313,8 @@ async def test_a_watch_outlives_its_token_too(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("new")
     steps: list[Step] = [only("old", listed(1)), only("new", b""), watching(event("ADDED", pod("a", 2)), then=silence)]
-    async with cluster(*steps, token="old", token_file=file) as (api, server), Watcher(api) as watcher:
-        await watcher.sees(("SYNCED", ""), ("ADDED", "a"))
+    async with cluster(*steps, token="old", token_file=file) as (api, server), Watcher(api, PODS) as watcher:
+        await watcher.sees_only(("SYNCED", ""), ("ADDED", "a"))
         assert server.requests[2].headers["authorization"] == "Bearer new"
         assert watcher.absences == []
 
@@ -417,8 +390,8 @@ async def test_now_is_the_clusters() -> None:
 async def test_a_watch_tells_what_is_there_then_that_it_is_all_then_what_changes() -> None:
     changes = event("ADDED", pod("b", 2)), event("MODIFIED", pod("a", 3)), event("DELETED", pod("b", 4))
     steps: list[Step] = [listed(1, pod("a", 1)), watching(*changes, then=silence)]
-    async with cluster(*steps) as (api, server), Watcher(api, labelSelector="run=x") as watcher:
-        await watcher.sees(("ADDED", "a"), ("SYNCED", ""), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b"))
+    async with cluster(*steps) as (api, server), Watcher(api, PODS, labelSelector="run=x") as watcher:
+        await watcher.sees_only(("ADDED", "a"), ("SYNCED", ""), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b"))
         query = server.requests[1].query
         assert query["resourceVersion"] == "1"
         assert query["allowWatchBookmarks"] == "true"
@@ -438,8 +411,8 @@ async def test_a_watch_goes_on_where_it_was_when_it_ends_or_breaks() -> None:
         watching(event("ADDED", pod("b", 8)), torn, then=cut),
         watching(event("ADDED", pod("d", 9)), then=silence),
     ]
-    async with cluster(*steps) as (api, server), Watcher(api) as watcher:
-        await watcher.sees(("SYNCED", ""), ("ADDED", "a"), ("ADDED", "b"), ("ADDED", "d"))
+    async with cluster(*steps) as (api, server), Watcher(api, PODS) as watcher:
+        await watcher.sees_only(("SYNCED", ""), ("ADDED", "a"), ("ADDED", "b"), ("ADDED", "d"))
         assert [each.query.get("resourceVersion") for each in server.requests] == [None, "1", "2", "7", "8"]
         assert watcher.absences == []
 
@@ -452,8 +425,8 @@ async def test_events_may_be_cut_anywhere() -> None:
         await request.send(*(wire[place : place + 5] for place in range(0, len(wire), 5)))
         await silence(request)
 
-    async with cluster(listed(1), in_crumbs) as (api, _), Watcher(api) as watcher:
-        await watcher.sees(("SYNCED", ""), ("ADDED", "a"), ("ADDED", "b"))
+    async with cluster(listed(1), in_crumbs) as (api, _), Watcher(api, PODS) as watcher:
+        await watcher.sees_only(("SYNCED", ""), ("ADDED", "a"), ("ADDED", "b"))
 
 
 @pytest.mark.parametrize("gone", [watching(GONE), refusal(410, "too old resource version")], ids=["event", "status"])
@@ -467,11 +440,11 @@ async def test_what_changed_while_the_cluster_forgot_us_is_found_by_comparing(go
         listed(20, *after),
         watching(event("DELETED", pod("new", 21)), then=silence),
     ]
-    async with cluster(*steps) as (api, server), Watcher(api) as watcher:
+    async with cluster(*steps) as (api, server), Watcher(api, PODS) as watcher:
         known = [("ADDED", name) for name in ("same", "changed", "vanished", "remade")]
         found = [("MODIFIED", "changed"), ("ADDED", "remade"), ("ADDED", "new")]
         lost = [("DELETED", "vanished"), ("DELETED", "remade")]
-        await watcher.sees(*known, ("SYNCED", ""), *lost, *found, ("DELETED", "new"))
+        await watcher.sees_only(*known, ("SYNCED", ""), *lost, *found, ("DELETED", "new"))
         assert watcher.things[5] == pod("vanished", 3)
         assert watcher.things[6]["metadata"]["uid"] == "first"
         assert server.requests[3].query["resourceVersion"] == "20"
@@ -482,9 +455,9 @@ async def test_what_changed_while_the_cluster_forgot_us_is_found_by_comparing(go
 async def test_what_events_have_told_counts_when_comparing() -> None:
     changes = event("ADDED", pod("b", 2)), event("DELETED", pod("a", 3)), GONE
     steps: list[Step] = [listed(1, pod("a", 1)), watching(*changes), listed(9), watching(then=silence)]
-    async with cluster(*steps) as (api, _), Watcher(api) as watcher:
+    async with cluster(*steps) as (api, _), Watcher(api, PODS) as watcher:
         told_of = [("ADDED", "a"), ("SYNCED", ""), ("ADDED", "b"), ("DELETED", "a"), ("DELETED", "b")]
-        await watcher.sees(*told_of)
+        await watcher.sees_only(*told_of)
 
 
 @asynchronous
@@ -492,8 +465,8 @@ async def test_an_absence_is_told_once_and_the_return_too() -> None:
     before: list[Step] = [listed(1, pod("a", 1)), watching(then=cut)]
     absent: list[Step] = [None, refusal(503, "starting"), refusal(500, "etcd is not there")]
     back = watching(event("ADDED", pod("b", 2)), then=silence)
-    async with cluster(*before, *absent, back) as (api, _), Watcher(api) as watcher:
-        await watcher.sees(("ADDED", "a"), ("SYNCED", ""), ("ADDED", "b"))
+    async with cluster(*before, *absent, back) as (api, _), Watcher(api, PODS) as watcher:
+        await watcher.sees_only(("ADDED", "a"), ("SYNCED", ""), ("ADDED", "b"))
         away, returned = watcher.absences
         assert away.startswith("The cluster at http://127.0.0.1:")
         assert returned == ""
@@ -503,8 +476,8 @@ async def test_an_absence_is_told_once_and_the_return_too() -> None:
 async def test_a_link_that_was_cut_silently_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_module, "WATCH_IDLE", 0.2)
     steps: list[Step] = [listed(1), watching(then=silence), watching(event("ADDED", pod("a", 2)), then=silence)]
-    async with cluster(*steps) as (api, _), Watcher(api) as watcher:
-        await watcher.sees(("SYNCED", ""), ("ADDED", "a"))
+    async with cluster(*steps) as (api, _), Watcher(api, PODS) as watcher:
+        await watcher.sees_only(("SYNCED", ""), ("ADDED", "a"))
         assert watcher.absences[0].endswith("no answer within 0 seconds.")
         assert watcher.absences[1] == ""
 
@@ -514,8 +487,8 @@ async def test_patience_has_an_end() -> None:
     async def forever_broken(request: Request) -> bytes | None:
         return listed(1) if "watch" not in request.query else None
 
-    async with serve(forever_broken) as server, Api(connection(server)) as api, Watcher(api, 1.0) as watcher:
-        began = time.monotonic()
+    began = time.monotonic()
+    async with serve(forever_broken) as server, Api(connection(server)) as api, Watcher(api, PODS, 1.0) as watcher:
         with pytest.raises(Unreachable, match="can't be reached"):
             await watcher.task
         assert time.monotonic() - began > 0.9
@@ -525,7 +498,7 @@ async def test_patience_has_an_end() -> None:
 
 @asynchronous
 async def test_patience_ends_with_a_server_that_says_nothing_as_well() -> None:
-    async with serve(silence) as server, Api(connection(server)) as api, Watcher(api, 1.0) as watcher:
+    async with serve(silence) as server, Api(connection(server)) as api, Watcher(api, PODS, 1.0) as watcher:
         with pytest.raises(Unreachable, match="no answer within"):
             await watcher.task
 
@@ -533,7 +506,7 @@ async def test_patience_ends_with_a_server_that_says_nothing_as_well() -> None:
 @pytest.mark.parametrize(("status", "kind"), [(401, Unauthorized), (403, Forbidden), (404, NotThere), (400, Rejected)])
 @asynchronous
 async def test_a_refusal_ends_a_watch_at_once(status: int, kind: type[ClusterTrouble]) -> None:
-    async with cluster(listed(1), refusal(status, "no")) as (api, _), Watcher(api) as watcher:
+    async with cluster(listed(1), refusal(status, "no")) as (api, _), Watcher(api, PODS) as watcher:
         with pytest.raises(kind):
             await watcher.task
         assert watcher.absences == []
@@ -544,7 +517,7 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_flooded() -> None:
     async def ending(request: Request) -> bytes:
         return chunked([]) if "watch" in request.query else listed(1)
 
-    async with serve(ending) as server, Api(connection(server)) as api, Watcher(api):
+    async with serve(ending) as server, Api(connection(server)) as api, Watcher(api, PODS):
         await asyncio.sleep(1)
         assert api.calls < 10
 
@@ -552,8 +525,8 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_flooded() -> None:
 @asynchronous
 async def test_who_stops_listening_leaves_no_connection_open() -> None:
     async with cluster(listed(1), watching(then=silence)) as (api, server):
-        async with Watcher(api) as watcher:
-            await watcher.sees(("SYNCED", ""))
+        async with Watcher(api, PODS) as watcher:
+            await watcher.sees_only(("SYNCED", ""))
             await until(lambda: len(server.requests) == 2)
         await until(lambda: not api._client._wires)
 
