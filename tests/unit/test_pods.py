@@ -24,7 +24,8 @@ from tests.fake_cluster import NAMESPACE, Cluster, FakeApi, Key, Object
 from tests.serving import asynchronous, until
 
 RUN = "train-abcde"
-EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
+DONE = {"cause": "done"}
+FAILED = {"cause": "exit", "rank": 0, "node": 0, "code": 3, "tail": ["ValueError"]}
 QUOTA = 'pods "x" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2'
 
 
@@ -115,7 +116,6 @@ class Scene:
 
     async def whole(self) -> None:
         """All run, and the chief has said so."""
-        await self.created()
         for name in self.names:
             self.cluster.start(name)
         self.cluster.say(self.names[0], word("running"))
@@ -131,10 +131,17 @@ class Scene:
         self.cluster.say(self.names[index], word("over", outcome=outcome))
         self.cluster.finish(self.names[index], code, json.dumps(outcome))
 
-    def put(self) -> None:
-        """The pods, as a manager before us has made them."""
+    def all_done(self) -> None:
+        self.ends_with(DONE, 0)
+        for name in self.names[1:]:
+            self.cluster.finish(name, 0)
+
+    def put(self, *started: str) -> None:
+        """The pods, as a manager before us has made them; these have started."""
         for pod in self.pods:
             self.cluster.create("pods", NAMESPACE, pod)
+        for name in started:
+            self.cluster.start(name)
 
 
 @asynccontextmanager
@@ -146,6 +153,22 @@ async def scene(nodes: int = 2, api: FakeApi | None = None, grace: float = 0.05)
         made.task.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await made.task
+
+
+@asynccontextmanager
+async def begun(nodes: int = 2, api: FakeApi | None = None, grace: float = 0.05) -> AsyncIterator[Scene]:
+    """Its pods are made."""
+    async with scene(nodes, api, grace) as made:
+        made.begin()
+        await made.created()
+        yield made
+
+
+@asynccontextmanager
+async def running(nodes: int = 2, api: FakeApi | None = None) -> AsyncIterator[Scene]:
+    async with begun(nodes, api) as made:
+        await made.whole()
+        yield made
 
 
 def word(event: str, **more: Any) -> bytes:
@@ -161,15 +184,12 @@ def frame(rank: int, seq: int) -> bytes:
 
 @asynchronous
 async def test_a_gang_that_is_done_was_whole_has_said_all_and_leaves_its_pods_for_their_logs() -> None:
-    async with scene() as play:
-        play.begin()
-        await play.whole()
+    async with running() as play:
         play.cluster.say(play.names[0], frame(0, 1), frame(0, 2))
         play.cluster.say(play.names[1], frame(1, 1), word("exit", rank=1, code=0))
-        play.ends_with({"cause": "done"}, 0)
-        play.cluster.finish(play.names[1], 0)
+        play.all_done()
         await play.over()
-        assert play.sink.end == {"cause": "done"}
+        assert play.sink.end == DONE
         assert sorted(play.sink.output.splitlines()) == [frame(0, 1), frame(0, 2), frame(1, 1)]
         assert [said["event"] for said in play.sink.words] == ["running", "exit"]
         assert play.wholes == 1
@@ -180,9 +200,7 @@ async def test_a_gang_that_is_done_was_whole_has_said_all_and_leaves_its_pods_fo
 @asynchronous
 async def test_a_program_that_fails_is_told_as_its_agent_tells_it() -> None:
     outcome = {"cause": "exit", "rank": 1, "node": 1, "code": 3, "tail": ["ValueError"]}
-    async with scene() as play:
-        play.begin()
-        await play.whole()
+    async with running() as play:
         play.cluster.say(play.names[0], word("ending", outcome=outcome))
         play.ends_with(outcome, 1)
         play.cluster.finish(play.names[1], 1)
@@ -193,22 +211,17 @@ async def test_a_program_that_fails_is_told_as_its_agent_tells_it() -> None:
 
 @asynchronous
 async def test_the_chiefs_words_outrank_those_of_a_member() -> None:
-    async with scene() as play:
-        play.begin()
-        await play.whole()
+    async with running() as play:
         play.ends_with({"cause": "hub lost"}, 1, index=1)
         await until(lambda: play.gang._told)
-        failed = {"cause": "exit", "rank": 0, "node": 0, "code": 1, "tail": []}
-        play.ends_with(failed, 1)
+        play.ends_with(FAILED, 1)
         await play.over()
-        assert play.sink.end == failed
+        assert play.sink.end == FAILED
 
 
 @asynchronous
 async def test_that_an_agent_was_told_to_stop_is_not_told_before_it_is_known_by_whom() -> None:
-    async with scene() as play:
-        play.begin()
-        await play.whole()
+    async with running() as play:
         play.cluster.say(play.names[0], word("ending", outcome={"cause": "stopped"}))
         play.cluster.say(play.names[0], word("ending", outcome={"cause": "silent", "node": 1}), frame(0, 1))
         await until(lambda: play.sink.output)
@@ -217,21 +230,17 @@ async def test_that_an_agent_was_told_to_stop_is_not_told_before_it_is_known_by_
 
 @asynchronous
 async def test_what_is_missing_in_the_output_is_told_in_numbers() -> None:
-    async with scene(1) as play:
-        play.begin()
-        await play.whole()
+    async with running(1) as play:
         play.cluster.say(play.names[0], frame(0, 1), frame(0, 5))
-        play.ends_with({"cause": "done"}, 0)
+        play.all_done()
         await play.over()
         assert play.sink.words[-1] == {"event": "gap", "rank": 0, "lines": 3}
-        assert play.sink.end == {"cause": "done"}
+        assert play.sink.end == DONE
 
 
 @asynchronous
 async def test_an_agent_that_died_without_a_word_leaves_the_lines_that_are_nobodys() -> None:
-    async with scene(1) as play:
-        play.begin()
-        await play.whole()
+    async with running(1) as play:
         play.cluster.say(play.names[0], b"Fatal Python error: out of luck")
         play.cluster.finish(play.names[0], 134)
         await play.over()
@@ -241,9 +250,7 @@ async def test_an_agent_that_died_without_a_word_leaves_the_lines_that_are_nobod
 
 @asynchronous
 async def test_a_pod_whose_memory_ran_out_is_told_as_that() -> None:
-    async with scene() as play:
-        play.begin()
-        await play.whole()
+    async with running() as play:
         play.cluster.finish(play.names[1], 137, reason="OOMKilled")
         play.ends_with({"cause": "silent", "node": 1}, 1)
         await play.over()
@@ -260,9 +267,7 @@ def unschedulable(play: Scene, index: int, message: str = "0/3 nodes are availab
 
 @asynchronous
 async def test_one_pod_that_finds_no_place_takes_all_of_them_back() -> None:
-    async with scene(3) as play:
-        play.begin()
-        await play.created()
+    async with begun(3) as play:
         play.cluster.start(play.names[0])
         unschedulable(play, 2)
         await play.over()
@@ -275,9 +280,7 @@ async def test_one_pod_that_finds_no_place_takes_all_of_them_back() -> None:
 
 @asynchronous
 async def test_a_node_that_turns_a_pod_away_refuses_the_gang() -> None:
-    async with scene() as play:
-        play.begin()
-        await play.created()
+    async with begun() as play:
         away = {"phase": "Failed", "reason": "OutOfnvidia.com/gpu", "message": "Node didn't have enough resource"}
         play.cluster.change("pods", play.names[1], {"spec": {"nodeName": "node-1"}, "status": away})
         await play.over()
@@ -342,21 +345,16 @@ async def test_a_cluster_that_is_gone_while_pods_are_made_fails_the_attempt_and_
 async def test_a_pod_whose_creation_had_no_answer_is_ours() -> None:
     api = FakeApi()
     api.losing = {"create"}
-    async with scene(2, api) as play:
-        play.begin()
-        await play.whole()
-        play.ends_with({"cause": "done"}, 0)
-        play.cluster.finish(play.names[1], 0)
+    async with running(2, api) as play:
+        play.all_done()
         await play.over()
-        assert play.sink.end == {"cause": "done"}
+        assert play.sink.end == DONE
 
 
 @pytest.mark.usefixtures("impatient")
 @asynchronous
 async def test_a_refused_gang_is_gone_even_where_a_node_does_not_answer() -> None:
-    async with scene(2) as play:
-        play.begin()
-        await play.created()
+    async with begun(2) as play:
         play.cluster.dead_nodes = {"node-0"}
         play.cluster.change("pods", play.names[0], {"spec": {"nodeName": "node-0"}})
         unschedulable(play, 1)
@@ -375,9 +373,7 @@ def waits(play: Scene, index: int, reason: str, message: str) -> None:
 
 @asynchronous
 async def test_an_image_that_is_not_there_fails_the_gang_at_once() -> None:
-    async with scene() as play:
-        play.begin()
-        await play.created()
+    async with begun() as play:
         waits(play, 1, "ErrImagePull", "manifest for nothing:1 not found")
         await play.over()
         end = play.sink.end
@@ -388,23 +384,19 @@ async def test_an_image_that_is_not_there_fails_the_gang_at_once() -> None:
 
 @asynchronous
 async def test_an_image_may_fail_to_come_once() -> None:
-    async with scene(1) as play:
-        play.begin()
-        await play.created()
+    async with begun(1) as play:
         waits(play, 0, "ErrImagePull", "TLS handshake timeout")
         waits(play, 0, "ImagePullBackOff", "Back-off pulling image")
         await until(lambda: play.gang._pulls)
         await play.whole()
-        play.ends_with({"cause": "done"}, 0)
+        play.all_done()
         await play.over()
-        assert play.sink.end == {"cause": "done"}
+        assert play.sink.end == DONE
 
 
 @asynchronous
 async def test_an_image_that_does_not_come_twice_fails_the_gang() -> None:
-    async with scene(1) as play:
-        play.begin()
-        await play.created()
+    async with begun(1) as play:
         waits(play, 0, "ErrImagePull", "TLS handshake timeout")
         waits(play, 0, "ImagePullBackOff", "Back-off pulling image")
         waits(play, 0, "ErrImagePull", "TLS handshake timeout")
@@ -415,9 +407,7 @@ async def test_an_image_that_does_not_come_twice_fails_the_gang() -> None:
 @asynchronous
 async def test_an_image_without_python_is_told_as_that() -> None:
     message = 'failed to create containerd task: exec: "python3": executable file not found in $PATH: unknown'
-    async with scene(1) as play:
-        play.begin()
-        await play.created()
+    async with begun(1) as play:
         play.cluster.finish(play.names[0], 128, message, reason="StartError")
         await play.over()
         assert play.sink.end["reason"] == "The image python:3.12-slim has no python3."
@@ -429,9 +419,7 @@ async def test_an_image_without_python_is_told_as_that() -> None:
 
 @asynchronous
 async def test_a_gang_that_is_stopped_ends_itself_and_is_told_as_stopped() -> None:
-    async with scene() as play:
-        play.begin()
-        await play.whole()
+    async with running() as play:
 
         def sentenced(name: str) -> None:
             play.ends_with({"cause": "stopped"}, 143, play.names.index(name))
@@ -447,10 +435,8 @@ async def test_a_gang_that_is_stopped_ends_itself_and_is_told_as_stopped() -> No
 
 @asynchronous
 async def test_a_stop_leaves_alone_what_has_ended() -> None:
-    async with scene() as play:
-        play.begin()
-        await play.whole()
-        play.ends_with({"cause": "done"}, 0, index=1)
+    async with running() as play:
+        play.ends_with(DONE, 0, index=1)
         await until(lambda: play.gang._ended)
         play.gang.end(0)
         await play.over()
@@ -460,9 +446,7 @@ async def test_a_stop_leaves_alone_what_has_ended() -> None:
 
 @asynchronous
 async def test_who_is_late_is_named_when_the_gang_is_ended_before_it_was_whole() -> None:
-    async with scene(grace=15.0) as play:
-        play.begin()
-        await play.created()
+    async with begun(grace=15.0) as play:
         play.cluster.start(play.names[0])
         play.cluster.change("pods", play.names[1], {"spec": {"nodeName": "node-1"}})
         waits(play, 1, "ContainerCreating", "")
@@ -494,9 +478,7 @@ async def test_a_stop_while_pods_are_made_leaves_none(monkeypatch: pytest.Monkey
 
 @asynchronous
 async def test_a_pod_that_somebody_deletes_is_told_as_that() -> None:
-    async with scene() as play:
-        play.begin()
-        await play.whole()
+    async with running() as play:
 
         def sentenced(name: str) -> None:
             """The agent that is told to stop tells the chief, and all end."""
@@ -513,9 +495,7 @@ async def test_a_pod_that_somebody_deletes_is_told_as_that() -> None:
 
 @asynchronous
 async def test_a_pod_that_was_evicted_is_told_as_that_whatever_its_agents_say() -> None:
-    async with scene() as play:
-        play.begin()
-        await play.whole()
+    async with running() as play:
         condition = {
             "type": "DisruptionTarget",
             "status": "True",
@@ -532,9 +512,7 @@ async def test_a_pod_that_was_evicted_is_told_as_that_whatever_its_agents_say() 
 @pytest.mark.usefixtures("impatient")
 @asynchronous
 async def test_a_pod_on_a_lost_node_is_given_up_when_nothing_of_it_can_live_any_more() -> None:
-    async with scene(3) as play:
-        play.begin()
-        await play.whole()
+    async with running(3) as play:
         play.cluster.dead_nodes = {"node-1"}
         play.ends_with({"cause": "silent", "node": 1}, 1)
         play.ends_with({"cause": "silent", "node": 1}, 1, index=2)
@@ -549,13 +527,10 @@ async def test_a_pod_on_a_lost_node_is_given_up_when_nothing_of_it_can_live_any_
 @pytest.mark.usefixtures("impatient")
 @asynchronous
 async def test_members_that_do_not_hear_of_the_end_are_told_by_deleting_their_pods() -> None:
-    async with scene() as play:
-        play.begin()
-        await play.whole()
-        failed = {"cause": "exit", "rank": 0, "node": 0, "code": 1, "tail": []}
-        play.ends_with(failed, 1)
+    async with running() as play:
+        play.ends_with(FAILED, 1)
         await play.over()
-        assert play.sink.end == failed
+        assert play.sink.end == FAILED
         assert play.cluster.names("pods") == [play.names[0]]
         assert play.gang.lost_nodes == set()
 
@@ -567,9 +542,7 @@ async def test_members_that_do_not_hear_of_the_end_are_told_by_deleting_their_po
 async def test_output_that_may_not_be_read_fails_the_gang() -> None:
     api = FakeApi()
     api.forbidden = {("get", "pods/log")}
-    async with scene(2, api) as play:
-        play.begin()
-        await play.created()
+    async with begun(2, api) as play:
         for name in play.names:
             play.cluster.start(name)
         await play.over()
@@ -581,17 +554,14 @@ async def test_output_that_may_not_be_read_fails_the_gang() -> None:
 
 @asynchronous
 async def test_a_cluster_that_is_away_for_a_while_is_told_and_forgotten() -> None:
-    async with scene() as play:
-        play.begin()
-        await play.whole()
+    async with running() as play:
         play.api.unreachable = True
         await until(lambda: play.away)
-        play.ends_with({"cause": "done"}, 0)
-        play.cluster.finish(play.names[1], 0)
+        play.all_done()
         play.api.unreachable = False
         await play.over()
         assert play.away == ["The cluster at https://fake can't be reached: connection refused.", ""]
-        assert play.sink.end == {"cause": "done"}
+        assert play.sink.end == DONE
 
 
 @asynchronous
@@ -599,9 +569,7 @@ async def test_a_cluster_that_stays_away_is_the_managers_trouble_and_the_gang_go
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pods_module, "PATIENCE", 0.05)
-    async with scene() as play:
-        play.begin()
-        await play.whole()
+    async with running() as play:
         play.api.unreachable = True
         with pytest.raises(Unreachable):
             await play.task
@@ -616,32 +584,27 @@ async def test_a_cluster_that_stays_away_is_the_managers_trouble_and_the_gang_go
 @asynchronous
 async def test_who_adopts_a_gang_hears_what_is_new() -> None:
     async with scene() as play:
-        play.put()
-        for name in play.names:
-            play.cluster.start(name)
+        play.put(*play.names)
         play.cluster.say(play.names[0], word("running"), frame(0, 1), frame(0, 2), frame(0, 3))
         play.cluster.say(play.names[1], frame(1, 1))
         play.adopt({0: 2, 1: 1})
         await until(lambda: play.sink.output)
         play.cluster.say(play.names[1], frame(1, 2))
-        play.ends_with({"cause": "done"}, 0)
-        play.cluster.finish(play.names[1], 0)
+        play.all_done()
         await play.over()
         assert sorted(play.sink.output.splitlines()) == [frame(0, 3), frame(1, 2)]
-        assert play.sink.end == {"cause": "done"}
+        assert play.sink.end == DONE
         assert ("create", f"/api/v1/namespaces/{NAMESPACE}/pods") not in play.api.requests
 
 
 @asynchronous
 async def test_who_adopts_a_gang_that_has_ended_hears_how() -> None:
-    failed = {"cause": "exit", "rank": 0, "node": 0, "code": 3, "tail": ["ValueError"]}
     async with scene(1) as play:
-        play.put()
-        play.cluster.start(play.names[0])
-        play.ends_with(failed, 1)
+        play.put(play.names[0])
+        play.ends_with(FAILED, 1)
         play.adopt()
         await play.over()
-        assert play.sink.end == failed
+        assert play.sink.end == FAILED
 
 
 def lost(play: Scene) -> str:
@@ -663,9 +626,7 @@ async def test_a_gang_of_which_nothing_is_left_was_lost() -> None:
 @asynchronous
 async def test_a_gang_that_ended_itself_because_a_pod_went_was_lost() -> None:
     async with scene() as play:
-        play.put()
-        for name in play.names:
-            play.cluster.start(name)
+        play.put(*play.names)
         play.cluster.delete(Key("pods", NAMESPACE, play.names[1]), 0)
         play.ends_with({"cause": "silent", "node": 1}, 1)
         play.adopt()
@@ -677,9 +638,7 @@ async def test_a_gang_that_ended_itself_because_a_pod_went_was_lost() -> None:
 @asynchronous
 async def test_what_is_left_of_a_gang_is_ended() -> None:
     async with scene(3) as play:
-        play.put()
-        for name in play.names:
-            play.cluster.start(name)
+        play.put(*play.names)
         play.cluster.delete(Key("pods", NAMESPACE, play.names[1]), 0)
         play.adopt()
         await play.over()
@@ -690,8 +649,7 @@ async def test_what_is_left_of_a_gang_is_ended() -> None:
 @asynchronous
 async def test_a_gang_that_was_never_made_as_a_whole_is_taken_back_and_may_be_made_anew() -> None:
     async with scene(3) as play:
-        play.put()
-        play.cluster.start(play.names[0])
+        play.put(play.names[0])
         play.cluster.delete(Key("pods", NAMESPACE, play.names[2]), 0)
         play.adopt(ran=False)
         await play.over()
