@@ -17,7 +17,7 @@ from typing import Any
 from pumasi.agent import agent
 from pumasi.core.frames import Frame, parse_frame
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
-from pumasi.core.spec import Spec
+from pumasi.core.spec import FIELDS, Spec
 from tests.harness import wait_for
 
 AGENT = agent.__file__
@@ -185,7 +185,7 @@ class Stars:
 
     def one(self, command: Sequence[str] | str, **options: Any) -> AgentProcess:
         """The agent of a gang on one node; what is no field of a spec goes to the agent's process."""
-        fields = {key: options.pop(key) for key in list(options) if key in (*Spec.model_fields, "slots")}
+        fields = {key: options.pop(key) for key in list(options) if key in (*FIELDS, "slots")}
         return self({"a": fields.pop("slots", 1)}, command, **fields).start(**options)
 
     def assert_nothing_left(self) -> None:

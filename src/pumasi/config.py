@@ -13,17 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pumasi.core.fields import closest, show
 from pumasi.core.spec import (
     CLUSTER_FIELDS,
     FLAGS,
     GROUPS,
     WRITTEN,
     Spec,
-    closest,
     flag_of,
     known_names,
     parse_spec,
-    show,
 )
 
 if TYPE_CHECKING:

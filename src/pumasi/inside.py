@@ -1,5 +1,4 @@
-"""The manager of a detached run, inside the cluster. Only the standard library is there: the spec comes as plain
-values, checked where it was written, and an object that has them as attributes stands for it.
+"""The manager of a detached run, inside the cluster, where only the standard library is.
 
 When its pod is asked to go, it lets go of the run, which does not notice; the pod that comes after it adopts the run.
 """
@@ -13,9 +12,9 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
+from pumasi.core.spec import Spec, parse_spec
 from pumasi.errors import PumasiError, RunBusy
 from pumasi.kube import archive
 from pumasi.kube import record as records
@@ -28,9 +27,6 @@ from pumasi.pools.kubernetes import KubernetesPool, open_pool, program_of
 from pumasi.recorder import Recorder, Unwatched
 from pumasi.store import Store
 
-if TYPE_CHECKING:
-    from pumasi.core.spec import Spec
-
 
 class Noted(Unwatched):
     """Events go to the manager's own log, for who has to find out what it did."""
@@ -41,9 +37,7 @@ class Noted(Unwatched):
 
 
 def spec_of(content: Content) -> Spec:
-    values = {**content.spec, "pool": "k8s", "context": "", "namespace": content.namespace}
-    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    return cast("Spec", SimpleNamespace(**{**values, **lists}))
+    return parse_spec({**content.spec, "on": "k8s", "namespace": content.namespace})
 
 
 async def _fetch(run: str) -> tuple[Content, list[tuple[int, bytes]]]:

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
-from pumasi.core.spec import Spec, run_name
+from pumasi.core.spec import DEFAULTS, Spec, parse_spec, run_name
 from pumasi.errors import ClusterTrouble, PumasiError, SystemTrouble
 from pumasi.manager import Manager
 from pumasi.pools import open_pool
@@ -93,7 +94,7 @@ def preview(spec: Spec) -> dict[str, Any]:
     gang = gang_of(spec, program, attempt)
     configs = agent_configs(spec, program, attempt, gang)
     return {
-        "spec": spec.model_dump(mode="json", exclude_defaults=True),
+        "spec": {name: value for name, value in spec.dump().items() if value != DEFAULTS[name]},
         "framework": program.framework,
         "because": program.because,
         "notes": list(program.notes),
@@ -127,7 +128,7 @@ def _settled(spec: Spec) -> Spec:
 
     found = connect(spec.context, os.environ)
     where = f"k8s:{found.context}" if found.context else "k8s"
-    return spec.model_copy(update={"on": where, "namespace": spec.namespace or found.namespace})
+    return replace(spec, on=where, namespace=spec.namespace or found.namespace)
 
 
 def _pack(spec: Spec) -> bytes:
@@ -166,9 +167,7 @@ def start_background(store: Store, record: RunRecord, mode: str) -> subprocess.P
 
 
 def new_record(store: Store, spec: Spec, framework: str, *, detached: bool) -> RunRecord:
-    return store.create_run(
-        run_name(spec), spec.model_dump(mode="json"), time.time(), framework=framework, detached=detached
-    )
+    return store.create_run(run_name(spec), spec.dump(), time.time(), framework=framework, detached=detached)
 
 
 def _await_manager(store: Store, run_id: str, process: subprocess.Popen[bytes]) -> None:
@@ -320,7 +319,7 @@ def main(home: str, run_id: str, mode: str) -> int:
     """The background manager."""
     store = Store.open(Path(home))
     record = store.run(run_id)
-    spec = Spec.model_validate(record.spec)
+    spec = parse_spec(record.spec)
     if mode == "adopt":
         from pumasi.pools.kubernetes import program_left
 

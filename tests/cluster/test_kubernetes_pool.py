@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pumasi.core.launch import Program
-from pumasi.core.spec import Spec
+from pumasi.core.spec import parse_spec
 from pumasi.pools.base import Pool, Request
 from pumasi.pools.kubernetes import open_pool
 from pumasi.testing.pools import SLEEP, PoolBench, PoolContract
@@ -19,7 +19,7 @@ from tests.cluster.subject import Kubernetes, Namespace
 
 
 def make_bench(namespace: Namespace, folder: Path, *, most_per_node: int | None, **fields: object) -> PoolBench:
-    spec = Spec.model_validate(
+    spec = parse_spec(
         {"command": ["train.py"], "on": "k8s", "namespace": namespace.name, "slots": 3, "cpus": "10m", **fields}
     )
     program = Program(("python3", "train.py"), "none", "", {})

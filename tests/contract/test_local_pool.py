@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pumasi.core.spec import Spec
+from pumasi.core.spec import parse_spec
 from pumasi.pools.base import Pool
 from pumasi.pools.local import LocalPool
 from pumasi.testing.pools import PoolBench, PoolContract
 
 
 def make_bench(folder: Path, **fields: object) -> PoolBench:
-    spec = Spec.model_validate({"command": ["train.py"], "workdir": str(folder), **fields})
+    spec = parse_spec({"command": ["train.py"], "workdir": str(folder), **fields})
 
     @asynccontextmanager
     async def opened(adopt: bool) -> AsyncIterator[Pool]:

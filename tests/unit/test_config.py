@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import pumasi
 from pumasi.config import build_spec
 from pumasi.core.spec import Spec
 from pumasi.errors import SpecError
@@ -315,9 +313,3 @@ def test_whatever_a_file_holds_ends_in_a_spec_or_in_sentences(tmp_path: Path, te
     write(tmp_path, text.encode("utf-8", "replace"))
     with contextlib.suppress(SpecError):
         build(tmp_path)
-
-
-def test_only_the_spec_imports_pydantic_which_is_slow_to_import() -> None:
-    sources = Path(pumasi.__file__).parent
-    users = [path for path in sources.rglob("*.py") if re.search(r"^\s*(import|from) pydantic", path.read_text(), re.M)]
-    assert [path.relative_to(sources).as_posix() for path in users] == ["core/spec.py"]

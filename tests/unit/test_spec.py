@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pumasi.core.command import program_of, script_of
-from pumasi.core.spec import Spec, flag_of, json_schema, parse_duration, parse_spec, run_name
+from pumasi.core.fields import parse_duration
+from pumasi.core.spec import FIELDS, Spec, flag_of, json_schema, parse_spec, run_name
 from pumasi.errors import SpecError
 
-FLAGS = {field: flag_of(field) for field in Spec.model_fields}
+FLAGS = {field: flag_of(field) for field in FIELDS}
 
 
 def complaint(data: Mapping[str, object], places: Mapping[str, str] = FLAGS) -> str:
@@ -36,12 +38,12 @@ def test_a_command_is_all_that_is_needed() -> None:
 
 def test_a_spec_survives_being_stored_as_json() -> None:
     spec = parse_spec({"command": "train.py", "slots": 3, "nodes": "2,1", "timeout": "1h", "env": {"LR": "0.1"}})
-    assert Spec.model_validate_json(spec.model_dump_json()) == spec
+    assert parse_spec(json.loads(json.dumps(spec.dump()))) == spec
 
 
 def test_a_spec_can_not_be_changed() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        spec_of("train.py").slots = 2
+    with pytest.raises(FrozenInstanceError):
+        spec_of("train.py").slots = 2  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_a_number_that_no_clock_can_reach_is_no_length_of_time(value: float) -> 
     [
         ({"timeout": 0}, "--timeout: 0 is too small; give more than 0, as in --timeout 2h30m"),
         ({"timeout": "400d"}, '--timeout: "400d" is too large; give 365d at the most, as in --timeout 2h30m'),
-        ({"silence": "0.1s"}, "--silence: 0.1 is too small; give 1s or more, as in --silence 30s"),
+        ({"silence": "0.1s"}, '--silence: "0.1s" is too small; give 1s or more, as in --silence 30s'),
     ],
 )
 def test_lengths_of_time_have_bounds(data: Mapping[str, object], sentence: str) -> None:
@@ -220,11 +222,6 @@ def test_fields_that_contradict_each_other_are_named_both(data: Mapping[str, obj
     assert complaint(data) == sentence
 
 
-def test_a_contradiction_is_refused_without_parse_spec_too() -> None:
-    with pytest.raises(ValueError, match="parameter servers are TensorFlow's"):
-        Spec(command=("train.py",), ps=1, framework="torch")
-
-
 @pytest.mark.parametrize(("value", "nodes"), [("5,1", (5, 1)), ([5, 1], (5, 1)), (["5", " 1"], (5, 1)), (3, (3,))])
 def test_nodes_may_be_written_in_several_ways(value: object, nodes: tuple[int, ...]) -> None:
     assert parse_spec({"command": ["a"], "nodes": value}).nodes == nodes
@@ -283,7 +280,7 @@ anything = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(list(Spec.model_fields)) | st.text(), anything, max_size=4))
+@given(st.dictionaries(st.sampled_from(list(FIELDS)) | st.text(), anything, max_size=4))
 def test_whatever_is_asked_for_ends_in_a_spec_or_in_sentences(data: dict[str, Any]) -> None:
     try:
         parse_spec(data, FLAGS)
@@ -296,7 +293,7 @@ def test_the_schema_describes_every_field_and_names_no_invented_host() -> None:
     schema: Any = json_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["$id"].startswith("urn:")
-    assert set(schema["properties"]) == {*Spec.model_fields, "gpus", "set"} - {"patches"}
+    assert set(schema["properties"]) == {*FIELDS, "gpus", "set"} - {"patches"}
     assert all(field["description"] for field in schema["properties"].values())
     assert schema["additionalProperties"] is False
 
@@ -315,9 +312,8 @@ def test_the_schema_suits_what_people_write_in_a_file() -> None:
 
 
 def test_every_field_has_an_example_that_is_right() -> None:
-    for name, field in Spec.model_fields.items():
-        assert field.examples, name
-        parse_spec({"command": ["train.py"], name: field.examples[0]})
+    for name, field in FIELDS.items():
+        parse_spec({"command": ["train.py"], name: field.example})
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def parse_since(text: str, now: float) -> float:
     """10m and 2h before `now`; a date, a date and a time, or a time of today."""
     from datetime import datetime
 
-    from pumasi.core.spec import parse_duration
+    from pumasi.core.fields import parse_duration
 
     written = text.strip().replace("Z", "+00:00")
     if written[:2].isdigit() and written[2:3] == ":":

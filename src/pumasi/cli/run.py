@@ -173,7 +173,7 @@ def _run_here(spec: Spec, arguments: Arguments) -> int:
 
     view = choose_view(
         to_streams_patiently,
-        ranks=size_of(spec.model_dump()),
+        ranks=size_of(spec.dump()),
         as_json=arguments.has("json"),
         quiet=arguments.has("quiet"),
         words=sys.argv[2:],

@@ -97,13 +97,12 @@ def _placed(record: RunRecord) -> str:
 
 def _options(record: RunRecord) -> str:
     """The options that are not as they would be by themselves; values of the environment are nobody's business."""
-    from pumasi.core.spec import Spec
+    from pumasi.core.spec import DEFAULTS
 
     changed = {
         name: value
         for name, value in record.spec.items()
-        if name not in _TOLD_APART and value not in ([], {}) and name in Spec.model_fields
-        if value != Spec.model_fields[name].default
+        if name not in _TOLD_APART and name in DEFAULTS and value != DEFAULTS[name]
     }
     names: Any = record.spec.get("env") or {}
     return ", ".join([*(f"{name} {value}" for name, value in changed.items()), *(f"env {name}" for name in names)])

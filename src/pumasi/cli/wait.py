@@ -49,7 +49,7 @@ def main(arguments: Arguments) -> int:
 
 
 def _seconds(text: str) -> float:
-    from pumasi.core.spec import parse_duration
+    from pumasi.core.fields import parse_duration
 
     try:
         return parse_duration(text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
@@ -181,7 +182,7 @@ def _patience(spec: Spec) -> Object:
 
 def _template(spec: Spec, gang: manifests.Gang, config: Mapping[str, Any]) -> Object:
     """A pod as `pumasi run` would make it, but for what differs from one pod to the next. --set comes last here too."""
-    pod = manifests.pod(spec.model_copy(update={"patches": ()}), gang._replace(hub=""), 0, "", config)
+    pod = manifests.pod(replace(spec, patches=()), gang._replace(hub=""), 0, "", config)
     pod["metadata"] = _metadata(pod["metadata"])
     container = pod["spec"]["containers"][0]
     container["env"] = [_shared(entry, gang) for entry in container["env"]]

@@ -61,7 +61,7 @@ async def make_run(api: Api, request: Request, record: Record) -> KubernetesPool
     code = manifests.code_objects(request.run, request.packed)
     _check_changes(spec, program.framework, code)
     asked = {
-        "spec": spec.model_dump(mode="json"),
+        "spec": spec.dump(),
         "program": program._replace(files={})._asdict(),
         "code": code._asdict(),
     }
@@ -71,10 +71,12 @@ async def make_run(api: Api, request: Request, record: Record) -> KubernetesPool
     try:
         await record.create(asked, {**request.fields, **shown}, spec.start_timeout + spec.grace)
         await pool.check_fit()
-    except BaseException:
+    except BaseException as error:
         await pool.let_go()
         with contextlib.suppress(PumasiError):
             await record.remove()
+        if isinstance(error, NotThere):
+            raise _no_namespace(record.namespace) from None
         raise
     pool.upload(request.packed)
     return pool
@@ -100,12 +102,28 @@ async def _check_account(api: Api, namespace: str) -> None:
     try:
         await api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/{rights.NAME}")
     except NotThere:
+        await _check_namespace(api, namespace)
         raise UsageError(
             f"The namespace {namespace} has no service account for managers.",
             f"`pumasi setup --on {_word(api)} -n {namespace}` makes it, with the rights that it needs; once.",
         ) from None
     except Forbidden:
         pass  # Who may not look may still use it.
+
+
+async def _check_namespace(api: Api, namespace: str) -> None:
+    with contextlib.suppress(Forbidden):
+        try:
+            await api.get(f"/api/v1/namespaces/{namespace}")
+        except NotThere:
+            raise _no_namespace(namespace) from None
+
+
+def _no_namespace(namespace: str) -> NotThere:
+    return NotThere(
+        f"The cluster has no namespace {namespace}.",
+        f"`kubectl create namespace {namespace}` makes it; --namespace names another one.",
+    )
 
 
 def _word(api: Api) -> str:
@@ -180,8 +198,7 @@ class KubernetesPool(Pool):
 
     def _be_dismissed(self, why: PumasiError) -> None:
         if isinstance(why, NotThere):
-            self.tell(why.message)
-            self.stop(True)
+            self.lose("Somebody deleted it in the cluster.")
         else:
             self.fail(why)
 
