@@ -213,11 +213,13 @@ class FakeApi(Api):
             made = self.cluster.patch(key, change)
         return copy.deepcopy(made)
 
-    async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> None:
+    async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> bool:
         self.graces.append(grace)
         key = self._request("delete", path)
-        if key in self.cluster.things:
-            self.cluster.delete(key, grace)
+        if key not in self.cluster.things:
+            return False
+        self.cluster.delete(key, grace)
+        return True
 
     async def delete_all(self, path: str, *, grace: int | None = None, **query: str) -> None:
         self.graces.append(grace)

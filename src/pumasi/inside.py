@@ -75,6 +75,7 @@ def main(run: str) -> int:
     try:
         asyncio.run(_manage(run))
     except PumasiError as error:
-        sys.stderr.write(f"{error}\n")
+        # The last line is what whoever misses this manager is told.
+        sys.stderr.write(f"{error.message}\n")
         return error.exit_code
     return 0

@@ -51,6 +51,7 @@ class Manager:
         pool.tell = self._note
         pool.fail = self._events.put_nowait
         pool.stop = lambda force: self.stop(force=force)
+        pool.lose = self._lose
 
     async def run(self) -> Outcome:
         """Trouble with the cluster, or another manager, ends this one and not the run."""
@@ -99,6 +100,10 @@ class Manager:
 
     def stop(self, *, force: bool = False) -> None:
         self._post(manage.StopAsked(time.monotonic(), force))
+
+    def _lose(self, why: str) -> None:
+        """Somebody has taken the run away: what may be left of it is ended."""
+        self._post(manage.StopAsked(time.monotonic(), outcome=Outcome(Verdict.LOST, why)))
 
     async def _next(self) -> manage.Event:
         event = await self._events.get()

@@ -13,18 +13,18 @@ import json
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.core.frames import separate, unheard
-from pumasi.errors import ClusterTrouble, NotFound, NotThere
+from pumasi.errors import ClusterTrouble, Forbidden, NotFound, NotThere
 from pumasi.kube import archive, manifests
 from pumasi.kube import record as records
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
 from pumasi.kube.logs import Sieve, follow
 from pumasi.kube.record import Content, Row
-from pumasi.kube.sight import Seen, see
+from pumasi.kube.sight import Refusal, Seen, absence, see
 from pumasi.recorder import Recorder, Unwatched
 from pumasi.store.lookup import pick
 from pumasi.store.records import COPIED, RunRecord
@@ -44,6 +44,12 @@ class Place(NamedTuple):
 
     context: str = ""
     namespace: str = ""
+
+    @property
+    def words(self) -> str:
+        """The options that lead there."""
+        where = f"--on k8s:{self.context}" if self.context else "--on k8s"
+        return f"{where} --namespace {self.namespace}" if self.namespace else where
 
 
 def place_of(record: RunRecord) -> Place:
@@ -67,13 +73,18 @@ def rows(place: Place, *, everywhere: bool = False) -> tuple[list[Row], float]:
         async with reach(place) as (api, namespace):
             return await records.list_rows(api, None if everywhere else namespace), api.now
 
-    return asyncio.run(ask())
+    try:
+        return asyncio.run(ask())
+    except Forbidden as error:
+        hint = "--namespace NAME looks in one where you may; an administrator can give you the right `view` in others."
+        raise Forbidden(error.message, f"Leave out -A: {hint}" if everywhere else hint, said=error.said) from None
 
 
 def find(store: Store, place: Place, prefix: str | None, *, everywhere: bool = False) -> RunRecord:
     """The run of the cluster that is meant, with a copy of its record in the store."""
     known, _ = rows(place, everywhere=everywhere)
-    run = pick(prefix, [row.run for row in known])
+    ps = f"pumasi ps {place.words}" + (" -A" if everywhere else "")
+    run = pick(prefix, [row.run for row in known], run=f"pumasi run {place.words}", ps=ps)
     namespace = next(row.namespace for row in known if row.run == run)
     place = Place(place.context or connect("", os.environ).context, namespace)
     return _import(store, place, asyncio.run(_fetch(place, run)))
@@ -137,6 +148,57 @@ async def _stand(place: Place, run: str, patience: float = 10.0) -> tuple[Conten
 
 def is_attended(record: RunRecord) -> bool:
     return asyncio.run(_stand(place_of(record), record.id))[1]
+
+
+# ---- why nobody steers it
+
+
+def why_unattended(store: Store, record: RunRecord) -> Refusal | None:
+    """Why the manager of a detached run is not there, as far as the cluster tells."""
+    if not (record.is_remote and record.detached and record.state in ("queued", "unattended")):
+        return None
+    if store.manager_pid(record.id) is not None:
+        return None
+    place = place_of(record)
+
+    async def ask() -> Refusal | None:
+        async with reach(place, BRIEF) as (api, namespace):
+            notes = (await api.get(records.path_of(namespace, record.id)))["metadata"].get("annotations", {})
+            row = Row(record.id, namespace, notes)
+            return await _why(api, place, row) if _is_missed(row, api.now) else None
+
+    with contextlib.suppress(ClusterTrouble):
+        return asyncio.run(ask())
+    return None
+
+
+def whys_unattended(place: Place, rows: Iterable[Row], now: float) -> dict[str, Refusal]:
+    """The same for all of a list that need it."""
+    missed = [row for row in rows if _is_missed(row, now)]
+    if not missed:
+        return {}
+
+    async def ask() -> list[Refusal | None]:
+        async with reach(place, BRIEF) as (api, _):
+            return await asyncio.gather(*(_why(api, place, row) for row in missed))
+
+    with contextlib.suppress(ClusterTrouble):
+        return {row.run: why for row, why in zip(missed, asyncio.run(ask()), strict=True) if why}
+    return {}
+
+
+def _is_missed(row: Row, now: float) -> bool:
+    """Whether it should have a manager in the cluster, which has not come, or has fallen silent."""
+    return row.note("detached") == "True" and not (row.note("manager") and row.is_attended(now))
+
+
+async def _why(api: Api, place: Place, row: Row) -> Refusal | None:
+    folder = f"/api/v1/namespaces/{row.namespace}"
+    selector = f"{manifests.of_run(row.run)},{manifests.KIND}=manager"
+    pods = await api.list(f"{folder}/pods", labelSelector=selector)
+    about = f"involvedObject.name={row.run}-manager,type=Warning"
+    events = [] if pods else await api.list(f"{folder}/events", fieldSelector=about)
+    return absence(pods, events, f"pumasi setup {place._replace(namespace=row.namespace).words}")
 
 
 # ---- a copy of its output

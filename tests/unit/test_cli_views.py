@@ -106,6 +106,14 @@ def test_the_last_line_is_the_command_that_one_would_want_next(
     assert capsysbinary.readouterr().err.decode().splitlines()[-1] == f"  {command}"
 
 
+def test_a_run_that_no_process_and_no_node_has_lost_is_not_started_again_by_more_restarts(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    deleted = {"run": "train-x7k2p", "verdict": "lost", "reason": "Somebody deleted it in the cluster."}
+    play(PlainView(to_streams, ranks=2, words=["train.py"]), deleted)
+    assert capsysbinary.readouterr().err.decode().splitlines()[-1] == "  pumasi show train-x7k2p"
+
+
 def test_a_quiet_run_says_nothing_unless_it_goes_wrong(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     play(PlainView(to_streams, ranks=2, quiet=True), DONE)
     assert capsysbinary.readouterr().err == b"[1] oh\n"

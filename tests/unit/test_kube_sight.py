@@ -283,12 +283,22 @@ def test_a_pod_that_has_a_place_is_not_refused(made: Pod) -> None:
             "runAsNonRoot != true.",
             True,
         ),
+        (
+            'pods "p" is forbidden: no PriorityClass with name nosuch was found',
+            "The cluster has no priority class nosuch.",
+            True,
+        ),
     ],
 )
 def test_what_the_api_does_not_take_may_be_taken_later_or_never(said: str, reason: str, hopeless: bool) -> None:
     refusal = sight.rejection(said)
     assert (refusal.reason, refusal.hopeless) == (reason, hopeless)
     assert bool(refusal.hint) is hopeless
+
+
+def test_a_priority_class_that_is_not_there_is_told_with_where_to_find_one() -> None:
+    hint = sight.rejection('pods "p" is forbidden: no PriorityClass with name nosuch was found').hint
+    assert hint == "--priority-class takes one of those that `kubectl get priorityclasses` lists."
 
 
 # ---- containers that do not start
@@ -382,6 +392,21 @@ def test_a_container_that_ended_before_the_agent_was_there(message: str, reason:
     assert (facts["verdict"], facts["reason"], bool(facts["hint"])) == ("failed", reason, hint)
 
 
+@pytest.mark.parametrize(
+    ("program", "hint"),
+    [
+        ("/no/python", "--python is the place of Python in the image, not on this machine; without it python3 is taken."),
+        ("python3", "--image names one that has it (python:3.12-slim has), --python the place of it in the image."),
+    ],
+)
+def test_a_python_that_is_not_in_the_image_is_told_with_the_option_that_names_it(program: str, hint: str) -> None:
+    said = f'runc create failed: exec: "{program}": stat {program}: no such file or directory: unknown'
+    broken = pod(0, "Failed", {"terminated": {"exitCode": 128, "reason": "StartError", "message": said}})
+    facts = sight.broken_start(broken)
+    assert facts is not None
+    assert facts["hint"] == hint
+
+
 def test_a_container_that_a_dying_node_did_not_get_to_start_is_tried_again() -> None:
     stopped = {"exitCode": 128, "reason": "StartError", "message": "failed to start containerd task: context canceled"}
     broken = pod(1, "Failed", {"terminated": stopped})
@@ -389,6 +414,84 @@ def test_a_container_that_a_dying_node_did_not_get_to_start_is_tried_again() -> 
     assert refusal is not None
     assert not refusal.hopeless
     assert sight.broken_start(broken) is None
+
+
+# ---- managers that are not there
+
+SETUP = "pumasi setup -n team"
+RIGHTS = "`pumasi setup -n team` gives managers the rights that they need."
+
+
+def of_manager(made: Pod, at: int = 0) -> Pod:
+    made["metadata"] |= {"labels": {}, "creationTimestamp": f"2026-11-16T10:00:{at:02}Z"}
+    return made
+
+
+def failed(message: str, code: int = 7) -> Pod:
+    return pod(0, "Failed", {"terminated": {"exitCode": code, "reason": "Error", "message": message}})
+
+
+FORBIDDEN = 'configmaps "x" is forbidden: User "system:serviceaccount:team:pumasi-manager" cannot get it'
+
+
+@pytest.mark.parametrize(
+    ("made", "reason", "hint"),
+    [
+        (waiting("ImagePullBackOff", "not found."), f"The image {IMAGE} can't be pulled: not found.", "Check --image"),
+        (unplaced("0/2 nodes are available."), "The cluster's scheduler has no place for it: 0/2 nodes", ""),
+        (
+            pod(0, "Failed", {"terminated": {"reason": "StartError", "message": 'exec: "python3": executable file not found'}}),
+            f"The image {IMAGE} has no python3.",
+            "Managers run in the same --image, and need python3 there.",
+        ),
+        (failed(f"12.5 note {{}}\n{FORBIDDEN}.\n"), f"Its pod failed: {FORBIDDEN}.", RIGHTS),
+        (failed("The manager needs Python 3.10.", 1), "Its pod failed: The manager needs Python 3.10.", ""),
+        (failed("", 137), "Its pod failed: exit code 137.", ""),
+    ],
+)
+def test_why_a_manager_is_not_there(made: Pod, reason: str, hint: str) -> None:
+    why = sight.absence([of_manager(made)], [], SETUP)
+    assert why is not None
+    assert why.reason.startswith(reason)
+    assert why.hint.startswith(hint)
+    assert bool(why.hint) is bool(hint)
+
+
+def test_a_manager_that_starts_or_runs_or_is_done_is_not_missed() -> None:
+    fine = [waiting("ContainerCreating"), pod(), ended(0, 0)]
+    assert sight.absence([of_manager(made) for made in fine], [], SETUP) is None
+    assert sight.absence([], [], SETUP) is None
+
+
+def test_the_newest_pod_of_a_manager_that_tells_anything_is_believed() -> None:
+    pods = [of_manager(failed("old"), 1), of_manager(failed("new"), 2), of_manager(waiting("ContainerCreating"), 3)]
+    why = sight.absence(pods, [], SETUP)
+    assert why is not None
+    assert why.reason == "Its pod failed: new."
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "hint"),
+    [
+        (
+            'Error creating: pods "x-manager-" is forbidden: exceeded quota: few, requested: pods=1, used: pods=0, '
+            "limited: pods=0",
+            "The quota few does not allow it: requested pods=1, limited to pods=0.",
+            "An administrator of the namespace can change that.",
+        ),
+        (
+            'Error creating: pods "x-manager-" is forbidden: error looking up service account team/pumasi-manager: '
+            'serviceaccount "pumasi-manager" not found',
+            "The cluster does not take the pods: Error creating",
+            RIGHTS,
+        ),
+    ],
+)
+def test_why_a_manager_has_no_pod(said: str, reason: str, hint: str) -> None:
+    why = sight.absence([], [{"message": "an old one"}, {"message": said}], SETUP)
+    assert why is not None
+    assert why.reason.startswith(reason)
+    assert why.hint == hint
 
 
 def test_a_pod_that_is_late_is_named_with_what_the_cluster_says_about_it() -> None:

@@ -244,6 +244,12 @@ class TestStartTimeout:
 
 
 class TestStop:
+    def test_it_may_have_another_reason_than_a_wish_and_then_that_is_told(self) -> None:
+        gone = Outcome(Verdict.LOST, "Somebody deleted it.")
+        story = Story(Policy(restarts=3)).running()
+        assert story.hears(StopAsked(5, outcome=gone)) == [End("main", 0, 15, "Somebody deleted it.")]
+        assert finish(story.hears(StopAsked(6), Ended(7, "main", 0, FAILED))) == gone
+
     def test_with_grace_then_by_force(self) -> None:
         story = Story(Policy(grace=15)).running()
         assert story.hears(StopAsked(5)) == [End("main", 0, 15, "Stopped on request.")]

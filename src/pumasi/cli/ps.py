@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pumasi.cli import sentences
 from pumasi.cli.output import columns, is_colourful, paint, paint_row, say, show, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.runs import command_of, open_store, place_in
+from pumasi.cli.runs import absence_of, command_of, open_store, place_in
 from pumasi.cli.text import age, finite, notable, table
 from pumasi.cli.verbs import JSON, Option, Verb
 from pumasi.store import RunRecord, Store
@@ -52,6 +53,9 @@ def main(arguments: Arguments) -> int:
         show(record.id for record in records)
     elif records:
         _show_table(store, records)
+        for record in records:
+            if words := absence_of(store, record):
+                say(*words)
     else:
         say("There are no runs yet.", "Start one: pumasi run train.py")
     return 0
@@ -97,7 +101,7 @@ _CLUSTER_HEADS = ("namespace", "id", "state", "age", "slots", "framework", "comm
 
 
 def _show_cluster(place: Place, arguments: Arguments) -> int:
-    from pumasi.remote import rows
+    from pumasi.remote import rows, whys_unattended
 
     found, now = rows(place, everywhere=arguments.has("all-namespaces"))
     if not arguments.has("all"):
@@ -110,6 +114,8 @@ def _show_cluster(place: Place, arguments: Arguments) -> int:
         values = [{**_row_values(row, now), "age": age(now - row.created)} for row in found]
         cells = [tuple(str(each[head]) for head in _CLUSTER_HEADS) for each in values]
         _paint_table(_CLUSTER_HEADS, cells, [str(each["state"]) for each in values], right=(3, 4))
+        for run, why in whys_unattended(place, found, now).items():
+            say(*sentences.absence_words(run, why))
     else:
         say("The cluster has no runs there.", "Start one: pumasi run --on k8s train.py")
     return 0

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pumasi.cli import sentences
 from pumasi.cli.output import say
 from pumasi.errors import ClusterTrouble, NotFound, UsageError
 from pumasi.store import RunRecord, Store, default_home
@@ -53,6 +54,16 @@ def _find(store: Store, arguments: Arguments, name: str | None) -> RunRecord:
     except NotFound as error:
         hint = "If it runs on a cluster and was started elsewhere: --on k8s looks there."
         raise NotFound(error.message, f"{error.hint}\n{hint}" if name else error.hint) from None
+
+
+def absence_of(store: Store, record: RunRecord) -> list[str]:
+    """Why its manager is not there, where one should be in a cluster; mostly nothing."""
+    if record.ended is not None or not record.is_remote:
+        return []
+    from pumasi.remote import why_unattended
+
+    why = why_unattended(store, record)
+    return sentences.absence_words(record.id, why) if why else []
 
 
 def place_in(arguments: Arguments) -> Place | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pumasi.cli.text import count, duration, notable
+
+if TYPE_CHECKING:
+    from pumasi.kube.sight import Refusal
 
 _VERDICTS = {
     "done": "is done",
@@ -77,6 +80,11 @@ def phase_line(kind: str, data: Mapping[str, Any]) -> str:
     return ""
 
 
+def absence_words(run: str, why: Refusal) -> list[str]:
+    """For a run whose manager is not there."""
+    return [f"{run} has no manager: {why.reason}", *([why.hint] if why.hint else [])]
+
+
 def left_words(run: str) -> list[str]:
     """For a run that goes on without the one who watched it, and how to return to it."""
     return [f"{run} goes on in the background.", f"pumasi attach {run}", f"pumasi stop {run}"]
@@ -106,6 +114,7 @@ def next_commands(run: str, data: Mapping[str, Any], words: Sequence[str] | None
     logs = f"pumasi logs {run}{rank}"
     if verdict == "done":
         return [logs, f"pumasi metrics {run}" if has_metrics else f"pumasi show {run}"]
-    if verdict == "lost" and words is not None and "--restarts" not in words:
+    has_culprit = data.get("rank") is not None or data.get("node") is not None
+    if verdict == "lost" and has_culprit and words is not None and "--restarts" not in words:
         return [logs, f"pumasi run --restarts 3 {shlex.join(words)}"]
     return [logs, f"pumasi show {run}"]

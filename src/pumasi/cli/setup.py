@@ -39,7 +39,13 @@ VERB = Verb(
         ("pumasi setup -n team-a --remove", ""),
     ),
 )
-_PAST = {"made": "is made", "updated": "is up to date", "removed": "is gone", "kept": "stays: others use it"}
+_PAST = {
+    "made": "is made",
+    "updated": "is up to date",
+    "removed": "is removed",
+    "absent": "was not there",
+    "kept": "stays: others use it",
+}
 
 
 def main(arguments: Arguments) -> int:
@@ -167,8 +173,7 @@ async def _delete_if_allowed(api: Api, thing: Object) -> str:
 async def _delete(api: Api, thing: Object) -> str:
     from pumasi.kube.rights import path_of
 
-    await api.delete(path_of(thing))
-    return "removed"
+    return "removed" if await api.delete(path_of(thing)) else "absent"
 
 
 async def _others(api: Api) -> bool:

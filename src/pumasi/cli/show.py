@@ -11,7 +11,7 @@ from pumasi.cli import sentences
 from pumasi.cli.board import Board
 from pumasi.cli.output import STATE_COLOURS, columns, paint, show, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.runs import command_of, find_run, open_store, time_taken
+from pumasi.cli.runs import absence_of, command_of, find_run, open_store, time_taken
 from pumasi.cli.text import age, clean, count, duration, finite, notable, table
 from pumasi.cli.verbs import JSON, RUNS, WHERE, Verb
 from pumasi.store import EventRow, RunRecord, Store
@@ -42,6 +42,7 @@ def main(arguments: Arguments) -> int:
     show(_heading(record))
     show(_facts(store, record))
     show(_outcome(record))
+    show(_absence(store, record))
     show(_ranks(board))
     show(_happened(events))
     return 0
@@ -118,6 +119,11 @@ def _outcome(record: RunRecord) -> list[str]:
     told: dict[str, Any] = {"verdict": record.state, **record.outcome}
     line = sentences.end_line(record.id, told, time_taken(record), {})
     return ["", line, *(f"  {part}" for part in sentences.end_details(record.id, told, None, has_metrics=True))]
+
+
+def _absence(store: Store, record: RunRecord) -> list[str]:
+    words = absence_of(store, record)
+    return ["", words[0], *(f"  {part}" for part in words[1:])] if words else []
 
 
 def _ranks(board: Board) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 from pumasi.cli import sentences
 from pumasi.cli.output import say, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.runs import find_run, open_store, time_taken
+from pumasi.cli.runs import absence_of, find_run, open_store, time_taken
 from pumasi.cli.verbs import JSON, RUNS, WHERE, Option, Verb
 from pumasi.errors import SpecError, UsageError
 
@@ -34,6 +34,8 @@ def main(arguments: Arguments) -> int:
     timeout = None if limit is None else _seconds(limit)
     store = open_store()
     record = find_run(store, arguments)
+    if words := absence_of(store, record):
+        say(*words)
     try:
         record = wait(store, record.id, timeout)
     except TimeoutError as error:

@@ -30,6 +30,7 @@ pools need more."""
 FREE_RESTARTS = 100
 """How often a task starts again after what was nobody's failure: two runs that raced for the same room, say."""
 LONGEST_PAUSE = 30.0
+STOPPED = Outcome(Verdict.STOPPED, "Stopped on request.")
 
 
 class Policy(NamedTuple):
@@ -61,6 +62,7 @@ class Tick(Event):
 @dataclass(frozen=True)
 class StopAsked(Event):
     force: bool = False  # at once, which asking a second time means too
+    outcome: Outcome = STOPPED
 
 
 @dataclass(frozen=True)
@@ -264,7 +266,7 @@ def _close(state: RunState, event: Event) -> RunState:
     """Stop and timeout: whichever comes first names the outcome. What was not launched yet is over with it."""
     if isinstance(event, StopAsked):
         state = replace(state, stop_asked=True, forced=state.forced or event.force or state.stop_asked)
-        closing = state.closing or Outcome(Verdict.STOPPED, "Stopped on request.")
+        closing = state.closing or event.outcome
     elif state.time_limit is not None and event.at >= state.time_limit:
         reason = f"The run was not done within its timeout of {state.policy.timeout:g} s."
         closing = Outcome(Verdict.TIMED_OUT, reason, "A longer --timeout gives it more time.")

@@ -12,7 +12,6 @@ import os
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -110,10 +109,14 @@ class Api:
         """Fields that are None in `change` are removed, those that it does not name are left."""
         return await self._insist("PATCH", path, change, content=_MERGE)
 
-    async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> None:
-        """What is gone already is fine. In the background, what the object owns goes after it; else before it."""
-        with suppress(NotThere):
+    async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> bool:
+        """What is gone already is fine: then False. In the background, what the object owns goes after it; else before
+        it."""
+        try:
             await self._insist("DELETE", path, _deletion(grace, "Background" if background else "Foreground"))
+        except NotThere:
+            return False
+        return True
 
     async def delete_all(self, path: str, *, grace: int | None = None, **query: str) -> None:
         """Every object of a kind that the selectors in the query choose."""

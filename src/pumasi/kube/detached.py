@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pumasi.kube import manifests
-from pumasi.kube.manifests import FOLDER, KIND, PIECE, RUN, Object, Owner
+from pumasi.kube.manifests import FOLDER, KIND, PIECE, PYTHON, RUN, Object, Owner
 from pumasi.kube.rights import NAME
 
 OLDEST_PYTHON = (3, 10)
@@ -74,9 +74,10 @@ def manager_job(run: str, owner: Owner, image: str, pieces: Mapping[str, Any], t
     container = {
         "name": "manager",
         "image": image,
-        "command": ["python3", "-c", _BOOT, run],
+        "command": [PYTHON, "-c", _BOOT, run],
         "env": env,
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": manifests.restricted_container(),
     }
     pod = {

@@ -27,6 +27,7 @@ RUN, KIND, TASK, ATTEMPT, INDEX = (DOMAIN + word for word in ("run", "kind", "ta
 FOLDER = OWN_FOLDER
 WORK = f"{FOLDER}/work"
 HUB_PORT = 7700
+PYTHON = "python3"
 USER = 1000
 LOST_AFTER = 30
 """Seconds after which Kubernetes deletes the pods of a node that it can't reach. Its own default is 300."""
@@ -220,7 +221,7 @@ def _container(spec: Spec, gang: Gang, config: Mapping[str, Any]) -> Object:
     container: Object = {
         "name": "main",
         "image": spec.image,
-        "command": [spec.python or "python3", "-I", "-S", "-c", BOOT],
+        "command": [spec.python or PYTHON, "-I", "-S", "-c", BOOT],
         "env": [*_boot_env(gang, config), *_user_env(spec)],
     }
     uses = [secret_use(text) for text in spec.env_from_secret]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pumasi.kube.discovery import amount
-from pumasi.kube.manifests import INDEX
+from pumasi.kube.manifests import INDEX, PYTHON
 
 Object = Mapping[str, Any]
 Facts = Mapping[str, Any]
@@ -30,6 +30,7 @@ _NEVER_BEGUN = ("StartError", "ContainerCannotRun")
 _NO_PROGRAM = re.compile(r'exec: "([^"]+)": (?:executable file not found|stat .*no such file)')
 _TURNED_AWAY = re.compile(r"^(OutOf|NodeAffinity|UnexpectedAdmissionError|TopologyAffinityError|NodeShutdown)")
 _QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.+), used: (.+), limited: (.+)")
+_NO_PRIORITY = re.compile(r"no PriorityClass with name (\S+) was found")
 _NEVER = re.compile(r'persistentvolumeclaim "[^"]+" not found|unbound immediate PersistentVolumeClaims', re.I)
 
 
@@ -141,6 +142,9 @@ def rejection(said: str) -> Refusal:
         return Refusal(
             f"The quota {name} does not allow it: requested {requested}, limited to {limited}.", beyond, hint
         )
+    if missing := _NO_PRIORITY.search(said):
+        hint = "--priority-class takes one of those that `kubectl get priorityclasses` lists."
+        return Refusal(f"The cluster has no priority class {missing[1]}.", True, hint)
     hint = "An administrator of the namespace can allow it; --as-image-user and --set change what is asked for."
     return Refusal(f"The cluster does not take the pods: {_plain(said)}.", True, hint)
 
@@ -176,8 +180,38 @@ def broken_start(pod: Object) -> Facts | None:
     missing = _NO_PROGRAM.search(said)
     if missing:
         hint = "--image names one that has it (python:3.12-slim has), --python the place of it in the image."
+        if missing[1] != PYTHON:
+            hint = f"--python is the place of Python in the image, not on this machine; without it {PYTHON} is taken."
         return _told("failed", f"The image {image} has no {missing[1]}.", hint, pod)
     return _told("failed", f"The container can't be started: {said}.", "", pod)
+
+
+def absence(pods: Sequence[Object], events: Sequence[Object], setup: str) -> Refusal | None:
+    """Why a run's manager is not in the cluster: what the newest of its pods tells, or its Job that could make none.
+    `setup` is the command that gives managers their rights."""
+    rights = f"`{setup}` gives managers the rights that they need."
+    if not pods and events:
+        said = events[-1].get("message", "")
+        hint = rights if "serviceaccount" in said else "An administrator of the namespace can change that."
+        return Refusal(rejection(said).reason, hint=hint)
+    newest = sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), reverse=True)
+    return next((why for pod in newest if (why := _absence(pod, rights))), None)
+
+
+def _absence(pod: Object, rights: str) -> Refusal | None:
+    if refused := refusal(pod):
+        return refused
+    if facts := stuck(pod, 2):
+        hint = "Check --image; a pull secret for it has to be in the ServiceAccount of managers, too."
+        return Refusal(facts["reason"], hint=hint)
+    if facts := broken_start(pod):
+        return Refusal(facts["reason"], hint=f"Managers run in the same --image, and need {PYTHON} there.")
+    terminated = _state(pod).get("terminated") or {}
+    if not terminated.get("exitCode"):
+        return None
+    said = _plain(str(terminated.get("message", "")).rstrip().rpartition("\n")[2])
+    said = said or f"exit code {terminated['exitCode']}"
+    return Refusal(f"Its pod failed: {said}.", hint=rights if "is forbidden: User" in said else "")
 
 
 def lateness(seen: Seen, pod: Object, events: Sequence[Object]) -> str:
@@ -257,8 +291,8 @@ def _which(pod: Seen) -> str:
 
 
 def _told(verdict: str, reason: str, hint: str, pod: Object) -> Facts:
-    index = int(pod["metadata"]["labels"][INDEX])
-    return {"cause": "cluster", "verdict": verdict, "reason": reason, "hint": hint, "node": index}
+    index = pod["metadata"]["labels"].get(INDEX)
+    return {"cause": "cluster", "verdict": verdict, "reason": reason, "hint": hint, "node": index and int(index)}
 
 
 def _plain(text: str) -> str:

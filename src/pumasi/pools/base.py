@@ -76,8 +76,9 @@ class Found(NamedTuple):
 
 class Pool(ABC):
     """`confirm` is how long it may take to be sure of the end of a gang, beyond its grace. A pool that `is_blind` does
-    not know its nodes: whoever runs them places the slots. The manager sets the three
-    callbacks: for what the user should know, for what ends the manager, and for a stop that came through the pool."""
+    not know its nodes: whoever runs them places the slots. The manager sets the four
+    callbacks: for what the user should know, for what ends the manager, for a stop that came through the pool, and for
+    the reason why there is no such run any more."""
 
     confirm: float = CONFIRM
     is_blind = False
@@ -86,6 +87,7 @@ class Pool(ABC):
     tell: Callable[[str], None]
     fail: Callable[[BaseException], None]
     stop: Callable[[bool], None]
+    lose: Callable[[str], None]
 
     def attend(self) -> None:  # noqa: B027
         """The manager is there, and can be called."""

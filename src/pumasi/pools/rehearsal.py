@@ -41,9 +41,10 @@ class Rehearsal(Api):
     async def patch(self, path: str, change: Mapping[str, Any]) -> Object:
         raise AssertionError("nothing is changed in a rehearsal")
 
-    async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> None:
+    async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> bool:
         """What does not fit is taken back, though it was never made."""
         self.made.clear()
+        return True
 
 
 async def preview_cluster(

@@ -10,21 +10,21 @@ _NAMED = 6
 """As many runs as a message names before it says how many more there are."""
 
 
-def pick(prefix: str | None, ids: Sequence[str]) -> str:
-    """`ids` has the newest first; no prefix means the newest."""
+def pick(prefix: str | None, ids: Sequence[str], *, run: str = "pumasi run", ps: str = "pumasi ps") -> str:
+    """`ids` has the newest first; no prefix means the newest. `run` and `ps` start and list runs where `ids` are."""
     if prefix == "":
         # Most likely a shell variable that is not set, and then even the only run there is was not meant.
         raise UsageError("The run's name is empty.", "Leave it out to mean the last run.")
     if not ids:
         message = "There is no run yet." if prefix is None else f"There is no run {prefix}, nor any other yet."
-        raise NotFound(message, "Start one: pumasi run train.py")
+        raise NotFound(message, f"Start one: {run} train.py")
     if prefix is None:
         return ids[0]
     matches = [run_id for run_id in ids if run_id.startswith(prefix)]
     if prefix in matches:
         return prefix
     if not matches:
-        raise NotFound(f"There is no run {prefix}.", _close_to(prefix, ids))
+        raise NotFound(f"There is no run {prefix}.", _close_to(prefix, ids) or f"`{ps}` lists the runs that there are.")
     if len(matches) > 1:
         raise UsageError(f"{prefix} may mean {_some(matches)}.", "Type more of the one that you mean.")
     return matches[0]
@@ -34,9 +34,7 @@ def _close_to(prefix: str, ids: Sequence[str]) -> str:
     from difflib import get_close_matches
 
     close = get_close_matches(prefix, ids, n=3)
-    if close:
-        return f"Did you mean {_either(close)}?"
-    return "`pumasi ps` lists the runs that there are."
+    return f"Did you mean {_either(close)}?" if close else ""
 
 
 def _some(ids: Sequence[str]) -> str:
