@@ -38,8 +38,8 @@ def service(name: str, selector: dict[str, str], port: int) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
 
 
-def claim(name: str) -> dict[str, Any]:
-    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Mi"}}}
+def claim(name: str, mode: str = "ReadWriteOnce") -> dict[str, Any]:
+    spec = {"accessModes": [mode], "resources": {"requests": {"storage": "10Mi"}}}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
 
 

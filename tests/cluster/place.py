@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.objects import claim, pod, python, volume_of
 from tests.cluster.subject import Namespace
 from tests.harness import Workplace, wait_for
 
@@ -86,3 +87,11 @@ def kubeconfig_of(namespace: Namespace, account: str, folder: Path) -> Path:
     path = folder / f"{account}.kubeconfig"
     path.write_text(json.dumps(config))
     return path
+
+
+def make_volume(namespace: Namespace, name: str) -> None:
+    """One that anybody may write to, from all nodes, as volumes of real clusters are: this cluster's know no groups."""
+    namespace.create(claim(name, "ReadWriteMany"))
+    opener = python("import os; os.chmod('/data', 0o777)", volumeMounts=[{"name": "data", "mountPath": "/data"}])
+    namespace.create(pod("opener", opener, **volume_of(name)))
+    namespace.wait_for_phase("opener", "Succeeded")

@@ -109,6 +109,12 @@ class Namespace:
         volumes = self.cluster.get("persistentvolumes")["items"]
         return [each["metadata"]["name"] for each in volumes if _claimed_in(each) == self.name]
 
+    def volume_folder(self, claim: str) -> Path:
+        """Where the volume is on this machine: our own cluster's nodes all share it."""
+        assert self.cluster.own
+        volume = self.cluster.get("persistentvolume", self.get("pvc", claim)["spec"]["volumeName"])
+        return self.cluster.own.folder / "volumes" / Path(volume["spec"]["hostPath"]["path"]).name
+
     def processes(self, pod: str) -> set[int]:
         """Of the pod's containers, as the machine sees them."""
         assert self.cluster.own

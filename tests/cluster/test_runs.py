@@ -12,8 +12,8 @@ import pytest
 
 from pumasi.kube.manifests import WORK
 from tests.cluster import breaking
-from tests.cluster.objects import SLEEPER, claim, gpus, on, pod, python, volume_of
-from tests.cluster.place import Place, kubeconfig_of
+from tests.cluster.objects import SLEEPER, claim, gpus, on, pod, python
+from tests.cluster.place import Place, kubeconfig_of, make_volume
 from tests.cluster.subject import GPU, Kubernetes, Namespace
 from tests.harness import Workplace, wait_for
 
@@ -35,14 +35,6 @@ def place(workplace: Workplace, shared_namespace: Namespace) -> Place:
 def own_place(workplace: Workplace, namespace: Namespace) -> Place:
     """Where the test is alone with what it makes."""
     return Place(workplace, namespace)
-
-
-def make_volume(namespace: Namespace, name: str) -> None:
-    """One that anybody may write to, as volumes of real clusters are: this cluster's know no groups."""
-    namespace.create(claim(name))
-    opener = python("import os; os.chmod('/data', 0o777)", volumeMounts=[{"name": "data", "mountPath": "/data"}])
-    namespace.create(pod("opener", opener, **volume_of(name)))
-    namespace.wait_for_phase("opener", "Succeeded")
 
 
 # ---- what runs, and where
