@@ -61,7 +61,7 @@ class Run:
         """With the output of a run that is managed in a cluster."""
         record = self._store.run(self.id)
         if record.is_remote:
-            from pumasi.remote import copy_logs
+            from pumasi.copying import copy_logs
 
             copy_logs(self._store, record)
 

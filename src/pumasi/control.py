@@ -79,8 +79,8 @@ def wait(store: Store, run_id: str, timeout: float | None = None) -> RunRecord:
 def _see_to(store: Store, record: RunRecord, reached: float) -> float:
     """That a run in a cluster has a manager, and that we know how it stands. When the cluster was last reached; one
     that can't be reached for long is told."""
+    from pumasi.copying import attend
     from pumasi.kube.record import PATIENCE
-    from pumasi.remote import attend
 
     try:
         look_after(store, record)
@@ -96,9 +96,9 @@ def _see_to(store: Store, record: RunRecord, reached: float) -> float:
 def stop(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], None]) -> RunRecord:
     """Ask the manager to stop the run, and see that it does; one that does not answer is killed with all it has."""
     if record.is_remote:
-        from pumasi import remote
+        from pumasi import copying, remote
 
-        if not remote.attend(store, record):
+        if not copying.attend(store, record):
             tell(f"Stopping {record.id} in the cluster.")
             remote.ask_to_stop(record, force=force)
             grace = 0.0 if force else float(str(record.spec.get("grace", 0.0)))
@@ -188,7 +188,7 @@ def kept_up(store: Store, record: RunRecord) -> AbstractContextManager[Callable[
     writes in a cluster that is steered from elsewhere. To be called now and then: it raises what stands in the way."""
     if not record.is_remote or store.is_complete(record.id):
         return nullcontext(lambda: None)
-    from pumasi.remote import attend, copied
+    from pumasi.copying import attend, copied
 
     if record.ended is None and attend(store, record):
         return nullcontext(lambda: None)

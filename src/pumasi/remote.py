@@ -1,31 +1,26 @@
 """Runs that live in a cluster, seen and steered from here, whoever started them and wherever their manager is.
 
-Whoever looks at such a run gets a copy of it in the own store: its state, its events, its logs as far as the cluster
-has them. So every verb works on it as on a run of this machine, and what was seen once is kept.
+Whoever looks at such a run gets a copy of it in the own store: its state and its events, and its output as far as the
+cluster has it (`copying`). So every verb works on it as on a run of this machine, and what was seen once is kept.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pumasi.core.frames import separate, unheard
 from pumasi.errors import ClusterTrouble, Forbidden, NotFound, NotThere
-from pumasi.kube import archive, manifests
+from pumasi.kube import manifests
 from pumasi.kube import record as records
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
-from pumasi.kube.logs import Sieve, follow
 from pumasi.kube.record import Content, Row
-from pumasi.kube.sight import Refusal, Seen, absence, see
-from pumasi.recorder import Recorder, Unwatched
+from pumasi.kube.sight import Refusal, absence
 from pumasi.store.lookup import pick
 from pumasi.store.records import COPIED, RunRecord
 
@@ -35,7 +30,6 @@ if TYPE_CHECKING:
 
 BRIEF = 5.0
 """Seconds that a list of runs waits for a cluster before it shows what is known."""
-POLL = 1.0
 REMOVAL = 60.0
 
 
@@ -101,11 +95,11 @@ def _import(store: Store, place: Place, content: Content) -> RunRecord:
     except NotFound:
         where = {"on": f"k8s:{place.context}" if place.context else "k8s", "namespace": content.namespace}
         record = store.import_run(content.run, {**content.spec, **where}, content.state["created"])
-    _apply(store, record.id, content)
+    apply(store, record.id, content)
     return store.run(record.id)
 
 
-def _apply(store: Store, run: str, content: Content, *, attended: bool = True) -> None:
+def apply(store: Store, run: str, content: Content, *, attended: bool = True) -> None:
     """Events first: who sees that the run has ended finds the one that tells how. They are told apart by what they say:
     clocks differ, and the store has events of its own (gaps in what was copied)."""
     known = {(event.at, event.kind, json.dumps(event.data)) for event in store.events(run)}
@@ -124,14 +118,14 @@ def refresh(store: Store, record: RunRecord, patience: float = BRIEF) -> None:
     try:
         content, attended = asyncio.run(_stand(place_of(record), record.id, patience))
     except NotThere:
-        _close(store, record)
+        close(store, record)
         return
     except ClusterTrouble:
         return
-    _apply(store, record.id, content, attended=attended)
+    apply(store, record.id, content, attended=attended)
 
 
-def _close(store: Store, record: RunRecord) -> None:
+def close(store: Store, record: RunRecord) -> None:
     """It was deleted, or its manager was lost before it had started, and the cluster has tidied up."""
     now = time.time()
     outcome: dict[str, object] = {"verdict": "lost", "reason": "It is no longer in the cluster.", "hint": ""}
@@ -201,175 +195,6 @@ async def _why(api: Api, place: Place, row: Row) -> Refusal | None:
     return absence(pods, events, f"pumasi setup {place._replace(namespace=row.namespace).words}")
 
 
-# ---- a copy of its output
-
-
-def copy_logs(store: Store, record: RunRecord) -> None:
-    """What the cluster has of the output, and the store has not."""
-    if store.is_complete(record.id) or store.manager_pid(record.id) is not None:
-        return
-    with _only_one(store, record.id) as mine:
-        if mine:
-            with contextlib.suppress(NotThere):
-                asyncio.run(_copy(store, record, live=False))
-
-
-@contextlib.contextmanager
-def copied(store: Store, record: RunRecord) -> Iterator[Callable[[], None]]:
-    """As long as this lasts, the copy in the store follows the run. Whoever reads it calls what this gives now and
-    then: trouble with the cluster, after which nothing more will come, is raised there."""
-    with _only_one(store, record.id) as mine:
-        if not mine:
-            yield lambda: None
-            return
-        thread = _Thread(store, record)
-        thread.start()
-        try:
-            yield thread.check
-        finally:
-            thread.stop()
-
-
-class _Thread(threading.Thread):
-    def __init__(self, store: Store, record: RunRecord) -> None:
-        super().__init__(daemon=True)
-        self._home = store.home
-        self._record = record
-        self._loop = asyncio.new_event_loop()
-        self._task: asyncio.Task[bool] | None = None
-        self.trouble: ClusterTrouble | None = None
-
-    def run(self) -> None:
-        from pumasi.store import Store
-
-        store = Store.open(self._home)
-        self._task = self._loop.create_task(_copy(store, self._record, live=True))
-        try:
-            if not self._loop.run_until_complete(self._task):
-                attend(store, self._record)
-        except asyncio.CancelledError:
-            pass
-        except NotThere:
-            _close(store, self._record)
-        except ClusterTrouble as trouble:
-            self.trouble = trouble
-        finally:
-            store.close()
-
-    def check(self) -> None:
-        if self.trouble is not None:
-            raise self.trouble
-
-    def stop(self) -> None:
-        while self.is_alive():
-            if self._task is not None:
-                with contextlib.suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._task.cancel)
-            self.join(0.05)
-
-
-@contextlib.contextmanager
-def _only_one(store: Store, run: str) -> Iterator[bool]:
-    """Two that copy would write every line twice; the second one just reads what the first one copies."""
-    with (store.folder(run) / "copying").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
-
-
-async def _copy(store: Store, record: RunRecord, *, live: bool) -> bool:
-    async with reach(place_of(record), records.PATIENCE if live else 10.0) as (api, namespace):
-        return await _Copying(store, record.id, api, namespace).run(live=live)
-
-
-class _Copying:
-    def __init__(self, store: Store, run: str, api: Api, namespace: str) -> None:
-        self._store = store
-        self._run = run
-        self._api = api
-        self._namespace = namespace
-        self._recorder = Recorder(store, run, Unwatched())
-        self._readers: dict[str, asyncio.Task[None]] = {}
-        self._pods: dict[str, Seen] = {}
-
-    async def run(self, *, live: bool) -> bool:
-        """Once, or until the run has ended; False: nobody steers it any more."""
-        await self._read_archive()
-        try:
-            while True:
-                content = records.read(await self._api.get(records.path_of(self._namespace, self._run)))
-                attended = bool(content.state.get("ended")) or self._api.now - content.beat < records.STALE
-                await self._look(content, live=live)
-                reading = [task for task in self._readers.values() if not task.done()]
-                if not live or (content.state.get("ended") and not reading):
-                    # The state comes last: who sees the end has all that was said before it.
-                    answers = await asyncio.gather(*self._readers.values(), return_exceptions=True)
-                    await self._read_archive()
-                    _apply(self._store, self._run, content, attended=attended)
-                    for trouble in answers:
-                        if isinstance(trouble, BaseException):
-                            raise trouble
-                    if content.state.get("ended"):
-                        self._store.mark_complete(self._run)
-                    return True
-                if not content.state.get("ended"):
-                    _apply(self._store, self._run, content, attended=attended)
-                    if not attended:
-                        return False
-                await asyncio.sleep(POLL)
-        finally:
-            for task in self._readers.values():
-                task.cancel()
-
-    async def _read_archive(self) -> None:
-        for attempt, frames in await archive.read(self._api, self._namespace, self._run):
-            if new := unheard(frames, self._store.last_heard(self._run, attempt)):
-                self._recorder.frames(time.time(), attempt, new)
-
-    async def _look(self, content: Content, *, live: bool) -> None:
-        selector = f"{manifests.of_run(self._run)},{manifests.KIND}=rank"
-        pods = await self._api.list(f"/api/v1/namespaces/{self._namespace}/pods", labelSelector=selector)
-        found = {pod["metadata"]["name"]: pod for pod in pods}
-        self._pods = {name: see(pod) for name, pod in found.items()}
-        for name, pod in found.items():
-            if self._pods[name].started and name not in self._readers:
-                attempt = int(pod["metadata"]["labels"][manifests.ATTEMPT])
-                reading = self._follow(name, attempt) if live else self._read(name, attempt)
-                self._readers[name] = asyncio.ensure_future(reading)
-
-    async def _follow(self, pod: str, attempt: int) -> None:
-        sieve = Sieve(self._store.last_heard(self._run, attempt))
-        await follow(self._api, self._namespace, pod, sieve, lambda: self._has_ended(pod), self._deliver(attempt))
-        self._tell_gaps(attempt, sieve)
-
-    def _has_ended(self, pod: str) -> bool:
-        return pod not in self._pods or self._pods[pod].ended
-
-    async def _read(self, pod: str, attempt: int) -> None:
-        sieve = Sieve(self._store.last_heard(self._run, attempt))
-        deliver = self._deliver(attempt)
-        with contextlib.suppress(NotThere):
-            async for chunk in self._api.log(self._namespace, pod, follow=False, idle=BRIEF):
-                deliver(sieve.pass_on(chunk))
-            deliver(sieve.finish())
-        self._tell_gaps(attempt, sieve)
-
-    def _tell_gaps(self, attempt: int, sieve: Sieve) -> None:
-        for rank, lines in sieve.missing.items():
-            self._recorder.event(time.time(), "gap", attempt=attempt, rank=rank, lines=lines)
-
-    def _deliver(self, attempt: int) -> Callable[[bytes], None]:
-        def deliver(chunk: bytes) -> None:
-            for part in separate(chunk):
-                if isinstance(part, bytes):
-                    self._recorder.frames(time.time(), attempt, part)
-
-        return deliver
-
-
 # ---- steering it
 
 
@@ -387,19 +212,6 @@ def detach(store: Store, spec: Spec) -> RunRecord:
         store.delete_run(record.id)
         raise
     return record
-
-
-def attend(store: Store, record: RunRecord) -> bool:
-    """See that the run has a manager: one elsewhere, if there is one (then False), else one here, which adopts it."""
-    if store.manager_pid(record.id) is not None:
-        return True
-    if is_attended(record):
-        return False
-    from pumasi.session import start_background
-
-    copy_logs(store, record)
-    start_background(store, store.run(record.id), "adopt")
-    return True
 
 
 def ask_to_stop(record: RunRecord, *, force: bool) -> None:

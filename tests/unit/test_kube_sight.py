@@ -395,7 +395,10 @@ def test_a_container_that_ended_before_the_agent_was_there(message: str, reason:
 @pytest.mark.parametrize(
     ("program", "hint"),
     [
-        ("/no/python", "--python is the place of Python in the image, not on this machine; without it python3 is taken."),
+        (
+            "/no/python",
+            "--python is the place of Python in the image, not on this machine; without it python3 is taken.",
+        ),
         ("python3", "--image names one that has it (python:3.12-slim has), --python the place of it in the image."),
     ],
 )
@@ -440,7 +443,11 @@ FORBIDDEN = 'configmaps "x" is forbidden: User "system:serviceaccount:team:pumas
         (waiting("ImagePullBackOff", "not found."), f"The image {IMAGE} can't be pulled: not found.", "Check --image"),
         (unplaced("0/2 nodes are available."), "The cluster's scheduler has no place for it: 0/2 nodes", ""),
         (
-            pod(0, "Failed", {"terminated": {"reason": "StartError", "message": 'exec: "python3": executable file not found'}}),
+            pod(
+                0,
+                "Failed",
+                {"terminated": {"reason": "StartError", "message": 'exec: "python3": executable file not found'}},
+            ),
             f"The image {IMAGE} has no python3.",
             "Managers run in the same --image, and need python3 there.",
         ),

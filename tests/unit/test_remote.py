@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pumasi import remote
+from pumasi import copying, remote
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.spec import parse_spec
 from pumasi.errors import NotFound, Unreachable, UsageError
@@ -51,7 +51,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
 
     monkeypatch.setattr(remote, "reach", reach)
     monkeypatch.setattr(remote, "connect", lambda context, environ: Connection("fake", "https://fake", NAMESPACE))
-    monkeypatch.setattr(remote, "POLL", 0.01)
+    monkeypatch.setattr(copying, "POLL", 0.01)
     monkeypatch.setattr("pumasi.kube.watching._FIRST_PAUSE", 0.01)
     return api
 
@@ -256,11 +256,11 @@ def test_the_output_of_all_pods_is_copied_once(api: FakeApi, store: Store) -> No
     names = [add_pod(api, 0), add_pod(api, 1)]
     api.cluster.say(names[0], b'@{"event": "running"}', frame(0, 1), frame(0, 2))
     api.cluster.say(names[1], frame(1, 1))
-    remote.copy_logs(store, record)
+    copying.copy_logs(store, record)
     assert sorted(log_of(store).splitlines()) == [frame(0, 1), frame(0, 2), frame(1, 1)]
     api.cluster.say(names[0], frame(0, 3))
-    remote.copy_logs(store, record)
-    remote.copy_logs(store, record)
+    copying.copy_logs(store, record)
+    copying.copy_logs(store, record)
     assert sorted(log_of(store).splitlines()) == [frame(0, 1), frame(0, 2), frame(0, 3), frame(1, 1)]
     assert not store.is_complete(RUN)
 
@@ -269,7 +269,7 @@ def test_metrics_are_found_in_what_is_copied(api: FakeApi, store: Store) -> None
     make(api)
     record = found(store)
     api.cluster.say(add_pod(api, 0), b"0.1 1763240000123|step 3 loss: 0.25")
-    remote.copy_logs(store, record)
+    copying.copy_logs(store, record)
     assert [(row.rank, row.name, row.value) for row in store.metrics(RUN)] == [(0, "loss", 0.25)]
 
 
@@ -278,7 +278,7 @@ def test_each_attempt_has_a_log_of_its_own(api: FakeApi, store: Store) -> None:
     record = found(store)
     for attempt in (0, 1):
         api.cluster.say(add_pod(api, 0, attempt), frame(0, 1), frame(0, attempt + 2))
-    remote.copy_logs(store, record)
+    copying.copy_logs(store, record)
     assert log_of(store, 0) == lines(frame(0, 1), frame(0, 2))
     assert log_of(store, 1) == lines(frame(0, 1), frame(0, 3))
 
@@ -288,7 +288,7 @@ def test_pods_that_have_not_started_have_nothing_to_copy(api: FakeApi, store: St
     record = found(store)
     name = add_pod(api, 0)
     api.cluster.set_state(name, "Pending", {"waiting": {"reason": "ContainerCreating"}})
-    remote.copy_logs(store, record)
+    copying.copy_logs(store, record)
     assert log_of(store) == b""
 
 
@@ -299,11 +299,11 @@ def test_a_run_that_has_ended_is_copied_as_a_whole_and_never_asked_for_again(api
     api.cluster.finish(name, 0)
     write(there, FINISHED, **ENDED)
     record = found(store)
-    remote.copy_logs(store, record)
+    copying.copy_logs(store, record)
     assert store.is_complete(RUN)
     assert log_of(store) == lines(frame(0, 1))
     calls = api.calls
-    remote.copy_logs(store, record)
+    copying.copy_logs(store, record)
     assert api.calls == calls
 
 
@@ -315,7 +315,7 @@ def test_what_the_pods_have_lost_comes_from_the_archive(api: FakeApi, store: Sto
     api.cluster.say(add_pod(api, 0), frame(0, 2), frame(0, 3))
     record = found(store)
     for _ in range(2):
-        remote.copy_logs(store, record)
+        copying.copy_logs(store, record)
     assert log_of(store) == lines(frame(0, 1), frame(0, 2), frame(1, 1), frame(0, 3))
     assert told(store) == []
 
@@ -325,13 +325,13 @@ def test_what_nobody_has_any_more_is_told_as_a_gap_and_hides_no_other_event(api:
     record = found(store)
     name = add_pod(api, 0)
     api.cluster.say(name, frame(0, 1), frame(0, 5))
-    remote.copy_logs(store, record)
+    copying.copy_logs(store, record)
     (gap,) = told(store)
     assert (gap[1], gap[2]) == ("gap", {"attempt": 0, "rank": 0, "lines": 3})
     write(there, STARTED, FINISHED, **ENDED)
     api.cluster.say(name, frame(0, 9))
     api.cluster.finish(name, 0)
-    remote.copy_logs(store, record)
+    copying.copy_logs(store, record)
     assert [kind for _, kind, _ in told(store)] == ["gap", "gap", "started", "finished"]
 
 
@@ -339,7 +339,7 @@ def test_a_run_that_is_no_longer_there_has_nothing_to_copy(api: FakeApi, store: 
     there = make(api)
     record = found(store)
     asyncio.run(there.remove())
-    remote.copy_logs(store, record)
+    copying.copy_logs(store, record)
     assert log_of(store) == b""
 
 
@@ -357,10 +357,10 @@ def test_output_that_can_not_be_read_is_no_complete_copy(api: FakeApi, store: St
 
     api.before = cut
     with pytest.raises(Unreachable):
-        remote.copy_logs(store, record)
+        copying.copy_logs(store, record)
     assert not store.is_complete(RUN)
     api.before = real
-    remote.copy_logs(store, record)
+    copying.copy_logs(store, record)
     assert store.is_complete(RUN)
 
 
@@ -369,10 +369,10 @@ def test_a_copy_follows_the_run_to_its_end(api: FakeApi, store: Store) -> None:
     write(there, state="running")
     record = found(store)
     name = add_pod(api, 0)
-    with remote.copied(store, record):
+    with copying.copied(store, record):
         api.cluster.say(name, frame(0, 1))
         wait(lambda: log_of(store) == lines(frame(0, 1)))
-        with remote.copied(store, record):  # a second one just reads
+        with copying.copied(store, record):  # a second one just reads
             api.cluster.say(name, frame(0, 2))
             wait(lambda: log_of(store) == lines(frame(0, 1), frame(0, 2)))
         api.cluster.finish(name, 0)
@@ -386,7 +386,7 @@ def test_a_run_that_is_deleted_while_it_is_followed_is_closed(api: FakeApi, stor
     there = make(api)
     write(there, state="running")
     record = found(store)
-    with remote.copied(store, record):
+    with copying.copied(store, record):
         asyncio.run(there.remove())
         wait(lambda: store.run(RUN).ended)
     assert store.run(RUN).state == "lost"
@@ -396,7 +396,7 @@ def test_trouble_while_a_run_is_followed_comes_out_where_it_is_read(api: FakeApi
     make(api)
     record = found(store)
     api.unreachable = True
-    with remote.copied(store, record) as check, pytest.raises(Unreachable):
+    with copying.copied(store, record) as check, pytest.raises(Unreachable):
         wait(check)
 
 
@@ -431,7 +431,7 @@ def test_to_remove_a_run_removes_all_of_it_and_nothing_else(api: FakeApi, store:
 
 def test_a_run_that_is_attended_elsewhere_gets_no_manager_here(api: FakeApi, store: Store) -> None:
     make(api)
-    assert remote.attend(store, found(store)) is False
+    assert copying.attend(store, found(store)) is False
 
 
 def test_a_run_that_nobody_attends_is_adopted_with_its_output(
@@ -447,7 +447,7 @@ def test_a_run_that_nobody_attends_is_adopted_with_its_output(
         started.append((record.id, how, log_of(store)))
 
     monkeypatch.setattr("pumasi.session.start_background", start)
-    assert remote.attend(store, record) is True
+    assert copying.attend(store, record) is True
     assert started == [(RUN, "adopt", lines(frame(0, 1)))]
 
 

@@ -26,7 +26,7 @@ def find_run(store: Store, arguments: Arguments, *, output: bool = False) -> Run
     it wrote is asked for, too."""
     record = _find(store, arguments, arguments.rest[0] if arguments.rest else None)
     if output and record.is_remote:
-        from pumasi.remote import copy_logs
+        from pumasi.copying import copy_logs
 
         try:
             copy_logs(store, record)
