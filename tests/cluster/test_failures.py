@@ -182,20 +182,13 @@ def test_memory_that_runs_out(place: Place) -> None:
     assert_told(place, done, LOST, r"Rank 1 on node-\d was killed because memory ran out\.\n")
 
 
-def test_an_agent_that_is_killed(place: Place) -> None:
+@pytest.mark.parametrize("node", ["node-0", "node-1"], ids=["member", "chief"])
+def test_an_agent_that_is_killed(place: Place, node: str) -> None:
     place.script(WAIT)
     process = place.start("--gpus", "6", "train.py")
     place.wait_for_output("ready", 6)
-    os.kill(agent_in(place, pod_on(place, "node-0")), signal.SIGKILL)
-    assert_told(place, finish(process), LOST, r"Node node-0 was lost: its agent was killed\.\n  --restarts N")
-
-
-def test_a_chief_whose_agent_is_killed(place: Place) -> None:
-    place.script(WAIT)
-    process = place.start("--gpus", "6", "train.py")
-    place.wait_for_output("ready", 6)
-    os.kill(agent_in(place, pod_on(place, "node-1")), signal.SIGKILL)
-    assert_told(place, finish(process), LOST, r"Node node-1 was lost: its agent was killed\.\n  --restarts N")
+    os.kill(agent_in(place, pod_on(place, node)), signal.SIGKILL)
+    assert_told(place, finish(process), LOST, rf"Node {node} was lost: its agent was killed\.\n  --restarts N")
 
 
 def agent_in(place: Place, pod: str) -> int:
@@ -212,6 +205,11 @@ def _number_inside(pid: int) -> str:
 def pod_on(place: Place, node: str) -> str:
     (name,) = [each["metadata"]["name"] for each in place.pods(living=True) if each["spec"]["nodeName"] == node]
     return str(name)
+
+
+def node_beside(place: Place, chief: str) -> str:
+    """One that the gang uses too."""
+    return next(str(each["spec"]["nodeName"]) for each in place.pods(living=True) if each["spec"]["nodeName"] != chief)
 
 
 # ---- what is nobody's failure
@@ -243,7 +241,7 @@ def test_a_gang_whose_node_is_lost_starts_again_without_it(place: Place, kuberne
     place.script(AGAIN)
     process = place.start("--gpus", "4", "--max-per-node", "2", "--silence", "5", "train.py")
     place.wait_for_output("ready 0", 4)
-    lost = next(each["spec"]["nodeName"] for each in place.pods(living=True) if each["spec"]["nodeName"] != "node-1")
+    lost = node_beside(place, "node-1")
     with breaking.powered_off(kubernetes, lost):
         done = finish(process, 200)
         assert done.returncode == 0, done.stderr
@@ -258,7 +256,7 @@ def test_a_gang_whose_node_restarts_starts_again_free_of_charge(place: Place, ku
     place.script(AGAIN)
     process = place.start("--gpus", "4", "--max-per-node", "2", "--silence", "30", "train.py")
     place.wait_for_output("ready 0", 4)
-    node = next(each["spec"]["nodeName"] for each in place.pods(living=True) if each["spec"]["nodeName"] != "node-1")
+    node = node_beside(place, "node-1")
     with breaking.powered_off(kubernetes, node):
         pass
     done = finish(process, 200)

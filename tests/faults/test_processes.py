@@ -90,16 +90,22 @@ def test_one_interrupt_stops_a_run_without_a_terminal(workplace: Workplace) -> N
     assert "topped" in err
 
 
-def test_a_second_interrupt_does_not_wait_for_the_grace(workplace: Workplace) -> None:
+def start_deaf(workplace: Workplace, grace: str) -> subprocess.Popen[str]:
+    """A rank that does not hear when it is told to end."""
     workplace.script("""
         import signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print("deaf", flush=True)
         time.sleep(600)
     """)
-    process = workplace.start("run", "--grace", "500", "train.py")
+    process = workplace.start("run", "--grace", grace, "train.py")
     assert process.stdout is not None
     assert process.stdout.readline() == "deaf\n"
+    return process
+
+
+def test_a_second_interrupt_does_not_wait_for_the_grace(workplace: Workplace) -> None:
+    process = start_deaf(workplace, "500")
     process.send_signal(signal.SIGINT)
     wait_for(lambda: workplace.last()["state"] == "ending", "the stop to begin")
     process.send_signal(signal.SIGINT)
@@ -108,15 +114,7 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(workplace: Workplace) ->
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_after_its_grace(workplace: Workplace) -> None:
-    workplace.script("""
-        import signal, time
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print("deaf", flush=True)
-        time.sleep(600)
-    """)
-    process = workplace.start("run", "--grace", "1", "train.py")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "deaf\n"
+    process = start_deaf(workplace, "1")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 5

@@ -75,6 +75,12 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._fd, keys.encode())
 
+    def interrupt(self, answer: str) -> None:
+        """Ctrl-C, and the answer to the question that follows."""
+        self.type("\x03")
+        self.wait_for("[s]top it, [l]eave it running")
+        self.type(f"{answer}\n")
+
     def wait_for(self, text: str) -> None:
         """Until it appears in what has not been waited for yet."""
         deadline = time.monotonic() + PATIENCE
@@ -203,21 +209,15 @@ def test_a_detached_run_goes_on_by_itself_and_can_be_returned_to(folder: Path) -
     with at_terminal(folder, "attach", run_id) as terminal:
         terminal.wait_for("begun")
         terminal.wait_for("going on")
-        terminal.type("\x03")
-        terminal.wait_for("[s]top it, [l]eave it running")
-        terminal.type("\n")
+        terminal.interrupt("")
         terminal.wait_for("going on")
-        terminal.type("\x03")
-        terminal.wait_for("[s]top it, [l]eave it running")
-        terminal.type("l\n")
+        terminal.interrupt("l")
         terminal.wait_for("goes on in the background")
         assert terminal.exit_code() == 0
     assert the_run(folder)["state"] == "running"
     with at_terminal(folder, "attach") as terminal:
         terminal.wait_for("going on")
-        terminal.type("\x03")
-        terminal.wait_for("[s]top it, [l]eave it running")
-        terminal.type("s\n")
+        terminal.interrupt("s")
         assert terminal.exit_code() == 5
     assert the_run(folder)["state"] == "stopped"
 
@@ -240,13 +240,9 @@ def test_without_a_terminal_ctrl_c_leaves_what_was_attached_to_running(folder: P
 def test_ctrl_c_at_a_terminal_asks_first(folder: Path) -> None:
     with at_terminal(folder, "run", "endless.py") as terminal:
         terminal.wait_for("going on")
-        terminal.type("\x03")
-        terminal.wait_for("[s]top it, [l]eave it running")
-        terminal.type("\n")
+        terminal.interrupt("")
         terminal.wait_for("going on")
-        terminal.type("\x03")
-        terminal.wait_for("[s]top it")
-        terminal.type("s\n")
+        terminal.interrupt("s")
         terminal.wait_for("was stopped after")
         assert terminal.exit_code() == 5
 
@@ -254,9 +250,7 @@ def test_ctrl_c_at_a_terminal_asks_first(folder: Path) -> None:
 def test_a_run_that_is_left_at_the_terminal_goes_on(folder: Path) -> None:
     with at_terminal(folder, "run", "endless.py") as terminal:
         terminal.wait_for("going on")
-        terminal.type("\x03")
-        terminal.wait_for("[l]eave it running")
-        terminal.type("l\n")
+        terminal.interrupt("l")
         terminal.wait_for("goes on in the background")
         terminal.wait_for("pumasi attach endless-")
         assert terminal.exit_code() == 0
@@ -271,9 +265,7 @@ def test_the_live_view_shows_state_time_and_the_last_metric(folder: Path) -> Non
         terminal.wait_for("begun")
         terminal.wait_for(" · running · 0:0")
         terminal.wait_for(" · loss 0.25")
-        terminal.type("\x03")
-        terminal.wait_for("[s]top it")
-        terminal.type("s\n")
+        terminal.interrupt("s")
         assert terminal.exit_code() == 5
 
 
@@ -287,9 +279,8 @@ def test_nodes_are_watched_until_ctrl_c(folder: Path) -> None:
 
 
 def test_a_dry_run_starts_nothing_and_is_yaml(folder: Path) -> None:
-    answer = pumasi(
-        folder, "run", "--dry-run", "--slots", "2", "--env", "DEBUG=yes", "train.py", "--lr", "0.10", "a: b"
-    )
+    words = ("--slots", "2", "--env", "DEBUG=yes", "train.py", "--lr", "0.10", "a: b")
+    answer = pumasi(folder, "run", "--dry-run", *words)
     told = yaml.safe_load(answer.stdout)
     assert told["spec"]["command"] == ["train.py", "--lr", "0.10", "a: b"]
     assert told["spec"]["env"] == {"DEBUG": "yes"}
@@ -297,22 +288,7 @@ def test_a_dry_run_starts_nothing_and_is_yaml(folder: Path) -> None:
     assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
     assert told["ranks"][1]["env"]["RANK"] == "1"
     assert told["ranks"][1]["env"]["PUMASI_CHECKPOINT_DIR"].endswith("/runs/train-xxxxx/checkpoints")
-    assert told == json.loads(
-        pumasi(
-            folder,
-            "run",
-            "--dry-run",
-            "--json",
-            "--slots",
-            "2",
-            "--env",
-            "DEBUG=yes",
-            "train.py",
-            "--lr",
-            "0.10",
-            "a: b",
-        ).stdout
-    )
+    assert told == json.loads(pumasi(folder, "run", "--dry-run", "--json", *words).stdout)
     assert json.loads(pumasi(folder, "ps", "--json").stdout) == []
 
 
