@@ -23,7 +23,7 @@ _MODULES = ("__init__", "errors", "inside", "manager", "recorder", "report")
 _LEFT_OUT = frozenset(
     f"{name}.py"
     for name in (
-        *("core/ignoring", "core/spec", "kube/documents", "kube/rendering"),
+        *("core/ignoring", "kube/documents", "kube/rendering"),
         *("pools/gpus", "pools/local", "pools/rehearsal"),
     )
 )
