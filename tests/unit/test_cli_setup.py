@@ -11,6 +11,7 @@ import yaml
 from pumasi.cli.main import main
 from pumasi.kube.documents import to_yaml
 from pumasi.kube.rights import CLUSTER_RIGHTS, RIGHTS, of_cluster, of_namespace, path_of
+from tests.fake_cluster import FakeApi
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +80,23 @@ def test_json_is_one_object_that_kubectl_takes(capsys: pytest.CaptureFixture[str
     assert main(["setup", "-n", "team-a", "--print", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["kind"], told["items"]) == ("List", [*of_namespace("team-a"), *of_cluster("team-a")])
+
+
+def test_what_is_removed_is_told_apart_from_what_was_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = FakeApi()
+    monkeypatch.setattr("pumasi.cli.setup.cluster", lambda pool: api)
+    assert main(["setup", "-n", "team-a", "--no-cluster-role"]) == 0
+    capsys.readouterr()
+    assert main(["setup", "-n", "team-a", "--remove"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "pumasi: ClusterRoleBinding pumasi-manager-team-a was not there.",
+        "pumasi: ClusterRole pumasi-manager was not there.",
+        "pumasi: RoleBinding pumasi-manager is removed.",
+        "pumasi: Role pumasi-manager is removed.",
+        "pumasi: ServiceAccount pumasi-manager is removed.",
+    ]
 
 
 @pytest.mark.parametrize(

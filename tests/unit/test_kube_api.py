@@ -176,9 +176,10 @@ async def test_what_is_no_kubernetes_is_told_so() -> None:
 
 
 @asynchronous
-async def test_deleting_what_is_gone_is_fine() -> None:
-    async with cluster(refusal(404, 'pods "a" not found')) as (api, _):
-        await api.delete(f"{PODS}/a")
+async def test_deleting_what_is_gone_is_fine_and_known() -> None:
+    async with cluster(refusal(404, 'pods "a" not found'), told({"kind": "Status"})) as (api, _):
+        assert await api.delete(f"{PODS}/a") is False
+        assert await api.delete(f"{PODS}/a") is True
 
 
 @asynchronous

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from pumasi import inside
+from pumasi.errors import Forbidden
 from pumasi.kube import detached
 from pumasi.kube.detached import manager_job, package, package_map
 from pumasi.kube.manifests import FOLDER, KIND, LOST_AFTER, PIECE, RUN, Owner
@@ -115,6 +117,19 @@ def test_its_pod_has_the_account_of_managers_and_passes_the_level_restricted() -
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     assert container["image"] == "python:3.12-slim"
     assert set(container["resources"]) == {"requests"}
+
+
+def test_its_last_words_outlive_it_and_are_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(run: str) -> None:
+        raise Forbidden("The cluster does not allow it.", "A hint for somebody at a terminal.")
+
+    monkeypatch.setattr(inside, "_manage", fail)
+    assert inside.main("train-abcde") == Forbidden.exit_code
+    assert capsys.readouterr().err.splitlines()[-1] == "The cluster does not allow it."
+    (container,) = pod_spec()["containers"]
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 def test_its_pod_leaves_a_lost_node_soon_and_tolerates_what_the_ranks_do() -> None:

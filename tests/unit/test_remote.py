@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from pumasi import copying, remote
+from pumasi.cli.main import main
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.spec import parse_spec
-from pumasi.errors import NotFound, Unreachable, UsageError
-from pumasi.kube import manifests
+from pumasi.errors import Forbidden, NotFound, Unreachable, UsageError
+from pumasi.kube import detached, manifests
 from pumasi.kube.archive import Archive
 from pumasi.kube.config import Connection
 from pumasi.kube.manifests import CodeObjects, Gang, Owner
@@ -186,6 +187,118 @@ def test_events_of_a_manager_whose_clock_is_late_are_not_lost(api: FakeApi, stor
         (1990.0, "restarting"),
         (1990.0, "started"),
     ]
+
+
+def test_a_hint_where_a_run_is_not_found_leads_to_the_same_place(api: FakeApi, store: Store) -> None:
+    def hint(place: Place, *, everywhere: bool = False) -> str:
+        with pytest.raises(NotFound) as caught:
+            remote.find(store, place, "zzz", everywhere=everywhere)
+        return caught.value.hint
+
+    assert hint(Place("", "empty")) == "Start one: pumasi run --on k8s --namespace empty train.py"
+    make(api)
+    assert hint(Place()) == "`pumasi ps --on k8s` lists the runs that there are."
+    assert hint(HERE) == f"`pumasi ps --on k8s:fake --namespace {NAMESPACE}` lists the runs that there are."
+    assert hint(Place(), everywhere=True) == "`pumasi ps --on k8s -A` lists the runs that there are."
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "begins"), [(True, "Leave out -A: --namespace NAME"), (False, "--namespace NAME")]
+)
+def test_who_may_not_list_runs_is_told_where_to_look_instead(api: FakeApi, everywhere: bool, begins: str) -> None:
+    api.forbidden.add(("list", "configmaps"))
+    with pytest.raises(Forbidden) as caught:
+        remote.rows(HERE, everywhere=everywhere)
+    assert caught.value.hint.startswith(begins)
+    assert "administrator" in caught.value.hint
+
+
+# ---- why it has no manager
+
+BAD_IMAGE = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
+WHY = f"{RUN} has no manager: The image nosuch/image can't be pulled: not found."
+
+
+def detach(api: FakeApi, state: Mapping[str, Any] | None = None, manager: str = "") -> None:
+    """A run whose manager should be in a pod."""
+    record = Record(api, NAMESPACE, RUN, manager)
+    fields = {"state": "queued", "created": 1000.0, "framework": "torch", "slots": 2, "detached": True}
+    asyncio.run(record.create({"spec": SPEC, "program": {}, "code": {}}, fields, 600))
+    job = detached.manager_job(RUN, record.owner, "nosuch/image", {}, [])
+    if state is not None:
+        pod = {
+            "metadata": {"name": "m", **job["spec"]["template"]["metadata"]},
+            "spec": job["spec"]["template"]["spec"],
+        }
+        api.cluster.create("pods", NAMESPACE, pod)
+        status = {"phase": "Pending", "containerStatuses": [{"name": "manager", "state": state}]}
+        api.cluster.change("pods", "m", {"status": status})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("ps", "--on", "k8s"), ("ps",), ("show", RUN), ("show", RUN, "--on", "k8s"), ("wait", RUN, "--timeout", "0")],
+)
+@pytest.mark.parametrize("silent", [False, True])
+def test_why_a_detached_run_has_no_manager_is_told(
+    api: FakeApi,
+    store: Store,
+    words: tuple[str, ...],
+    silent: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PUMASI_HOME", str(store.home))
+    monkeypatch.setattr("pumasi.session.start_background", lambda *_: None)
+    detach(api, BAD_IMAGE)
+    found(store)
+    api.cluster.ahead = STALE + 5 if silent else 0.0
+    main(words)
+    told = "".join(capfd.readouterr())
+    assert told.count(WHY) == 1
+    assert "Check --image" in told
+
+
+@pytest.mark.parametrize(
+    ("state", "manager"),
+    [(BAD_IMAGE, "there/1"), ({"running": {}}, ""), ({"waiting": {"reason": "ContainerCreating"}}, "")],
+)
+def test_a_manager_that_is_there_or_may_still_come_is_not_missed(
+    api: FakeApi, store: Store, state: Mapping[str, Any], manager: str
+) -> None:
+    detach(api, state, manager)
+    assert remote.why_unattended(store, found(store)) is None
+    assert remote.whys_unattended(HERE, *remote.rows(HERE)) == {}
+
+
+def test_managers_are_looked_for_only_where_they_should_be_and_are_not(api: FakeApi, store: Store) -> None:
+    write(make(api), state="running")
+    record = found(store)
+    rows, now = remote.rows(HERE)
+    calls = api.calls
+    assert remote.why_unattended(store, record) is None
+    assert remote.whys_unattended(HERE, rows, now) == {}
+    assert api.calls == calls
+
+
+def test_a_cluster_that_does_not_tell_why_keeps_nobody_from_seeing_the_runs(api: FakeApi, store: Store) -> None:
+    detach(api, BAD_IMAGE)
+    record = found(store)
+    rows, now = remote.rows(HERE)
+    api.forbidden.add(("list", "pods"))
+    assert remote.why_unattended(store, record) is None
+    assert remote.whys_unattended(HERE, rows, now) == {}
+
+
+def test_a_job_that_can_make_no_pod_for_its_manager_says_why(api: FakeApi, store: Store) -> None:
+    detach(api)
+    said = 'pods "m" is forbidden: error looking up service account: serviceaccount "pumasi-manager" not found'
+    about = {"involvedObject": {"name": f"{RUN}-manager"}, "type": "Warning", "message": said}
+    api.cluster.create("events", NAMESPACE, {"metadata": {"name": "e"}, **about})
+    why = remote.why_unattended(store, found(store))
+    assert why is not None
+    assert said in why.reason
+    assert why.hint.startswith(f"`pumasi setup --on k8s:fake --namespace {NAMESPACE}` gives managers the rights")
 
 
 # ---- how it stands
