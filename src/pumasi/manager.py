@@ -192,12 +192,13 @@ class Manager:
 
     def _refusal(self, task: str, attempt: int, error: DoesNotFit) -> manage.Refused:
         """What would not fit even if nobody else were there is told as that."""
-        hopeless = False
+        now = time.monotonic()
         try:
             plan(self._pool.capacity(), self._spec.slots, most_per_node=self._spec.max_per_node)
         except DoesNotFit as never:
-            error, hopeless = never, True
-        return manage.Refused(time.monotonic(), task, attempt, error.message, hopeless, error.hint)
+            return manage.Refused(now, task, attempt, never.message, True, never.hint)
+        reason = f"{error.message} {self._pool.remark}".rstrip()
+        return manage.Refused(now, task, attempt, reason, False, error.hint)
 
     async def _launch(self, attempt: int, placement: Mapping[str, int]) -> None:
         order = self._order(attempt, placement)

@@ -172,6 +172,42 @@ def test_two_runs_for_the_last_gpus_run_one_after_the_other(own_place: Place) ->
     assert sum("waiting: " in err for _, err in ends) >= 1
 
 
+def test_of_two_that_wait_the_older_runs_first(own_place: Place) -> None:
+    """Though it has asked in vain before, and looks less often by now than the younger one."""
+    own_place.script(WAIT)
+    own_place.script("print('done')", "short.py")
+    holder = own_place.start("--gpus", "8", "--name", "holder", "--grace", "1", "train.py")
+    own_place.wait_for_output("ready", 8)
+    older = own_place.start("--gpus", "8", "--name", "older", "short.py")
+    older_id = id_of_one_that_waits(own_place, "older")
+    versions: set[str] = set()
+
+    def has_asked_often() -> bool:
+        versions.add(own_place.namespace.get("configmap", older_id)["metadata"]["resourceVersion"])
+        return len(versions) >= 6  # Each look is a write too.
+
+    wait_for(has_asked_often, "the older one to ask again and again")
+    younger = own_place.start("--gpus", "8", "--name", "younger", "short.py")
+    younger_id = id_of_one_that_waits(own_place, "younger")
+    assert own_place.pumasi("stop", "holder").returncode == 0
+    ends = [process.communicate(timeout=120) for process in (holder, older, younger)]
+    assert [holder.returncode, older.returncode, younger.returncode] == [5, 0, 0], ends
+    first, second = (own_place.namespace.get("configmap", run)["metadata"] for run in (older_id, younger_id))
+    assert float(first["annotations"]["pumasi.dev/started"]) < float(second["annotations"]["pumasi.dev/started"])
+    assert "pumasi.dev/waiting" not in {**first["labels"], **second["labels"]}
+
+
+def id_of_one_that_waits(place: Place, name: str) -> str:
+    """When it has found no room."""
+
+    def waiting() -> str:
+        records = place.namespace.get("configmaps", "-l", "pumasi.dev/waiting=yes")["items"]
+        told = {each["metadata"]["name"]: each["data"]["events.json"] for each in records}
+        return next((run for run, events in told.items() if run.startswith(name) and '"waiting"' in events), "")
+
+    return str(wait_for(waiting, f"{name} to wait"))
+
+
 def test_a_run_that_waits_holds_nothing_and_says_what_for(own_place: Place) -> None:
     own_place.namespace.create(pod("holder", python(SLEEPER, resources=gpus(4)), **on("node-0")))
     own_place.namespace.wait_for_phase("holder", "Running")

@@ -16,7 +16,7 @@ from pumasi.kube import record as records
 from pumasi.kube.archive import Archive
 from pumasi.kube.archive import read as read_archive
 from pumasi.kube.manifests import DOMAIN, KIND, RUN
-from pumasi.kube.record import MOST_EVENTS, STALE, Content, Record, Row, list_rows, path_of, read
+from pumasi.kube.record import MOST_EVENTS, STALE, Content, Record, Row, list_rows, list_waiting, path_of, read
 from tests.fake_cluster import NAMESPACE, Cluster, FakeApi, Object
 from tests.serving import asynchronous, until
 
@@ -491,6 +491,58 @@ async def test_to_remove_it_removes_all_that_it_owns() -> None:
     await api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
     await record.remove()
     assert api.cluster.things == {}
+
+
+# ---- waiting
+
+
+@asynchronous
+async def test_it_is_among_those_that_wait_until_it_runs_and_when_it_has_to_start_again() -> None:
+    api = FakeApi()
+    manager = Manager(api)
+
+    async def waiting() -> list[str]:
+        return [thing["metadata"]["name"] for thing in await list_waiting(api, NAMESPACE)]
+
+    await manager.create()
+    assert await waiting() == [RUN_ID]
+    assert await list_waiting(api, "other") == []
+    async with manager.attending() as record:
+
+        async def become(state: str) -> None:
+            record.update({"state": state})
+            await until(lambda: content(api.cluster).state["state"] == state)
+
+        for state, waits in (("starting", True), ("running", False), ("queued", True), ("ending", False)):
+            await become(state)
+            assert (await waiting() == [RUN_ID]) is waits
+        record.waits = False
+        await become("starting")
+        assert await waiting() == []
+
+
+@asynchronous
+async def test_that_it_waits_costs_no_request_of_its_own() -> None:
+    api = FakeApi()
+    manager = Manager(api)
+    await manager.create()
+    assert [verb for verb, _ in api.requests] == ["create", "create"]
+
+
+@asynchronous
+async def test_its_age_is_known_once_it_is_there_and_the_same_to_all() -> None:
+    api = FakeApi()
+    record = Record(api, NAMESPACE, RUN_ID, "here/1")
+    assert record.age is None
+    await record.create(ASKED, FIELDS, 600)
+    assert (
+        record.age
+        == content(api.cluster).age
+        == (the_record(api.cluster)["metadata"]["creationTimestamp"], 1000.5, RUN_ID)
+    )
+    later = Record(api, NAMESPACE, RUN_ID, "there/2")
+    await later.claim()
+    assert later.age == record.age
 
 
 # ---- lists

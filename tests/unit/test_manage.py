@@ -160,7 +160,7 @@ class TestRoom:
             pauses.append(story.state.wake - now)
             now = story.state.wake
             assert story.hears(Tick(now)) == [Place("main", 0)]
-        assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+        assert pauses == [1, 2, 4, 8, 10, 10, 10, 10]
 
     def test_it_tells_why_it_waits_once_a_reason(self) -> None:
         story = Story()

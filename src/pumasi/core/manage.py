@@ -30,6 +30,10 @@ pools need more."""
 FREE_RESTARTS = 100
 """How often a task starts again after what was nobody's failure: two runs that raced for the same room, say."""
 LONGEST_PAUSE = 30.0
+"""Seconds before what was nobody's failure starts again."""
+LONGEST_WAIT = 10.0
+"""Seconds before a run that waits for room looks again. What an older one could take, younger ones leave alone: for so
+long it may lie idle."""
 STOPPED = Outcome(Verdict.STOPPED, "Stopped on request.")
 
 
@@ -311,14 +315,14 @@ def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
 def _wait_for_room(policy: Policy, task: TaskState, event: Refused | TurnedAway, patience: float = 1.0) -> TaskStep:
     if event.hopeless or not policy.wait:
         return task.ended(Outcome(Verdict.FAILED, event.reason, event.hint)), ()
-    due = event.at + _pause(task.refusals) * patience
+    due = event.at + _pause(task.refusals, LONGEST_WAIT) * patience
     waiting = replace(task, phase=Phase.QUEUED, due=due, refusals=task.refusals + 1, waiting_for=event.reason)
     return waiting, () if event.reason == task.waiting_for else (Waiting(task.name, task.attempt, event.reason),)
 
 
-def _pause(times: int) -> float:
+def _pause(times: int, longest: float) -> float:
     """1, 2, 4 … seconds; the power is capped too, since a run may wait for weeks."""
-    return min(2.0 ** min(times, 10), LONGEST_PAUSE)
+    return min(2.0 ** min(times, 10), longest)
 
 
 def _outcome_of(task: TaskState, event: Ended) -> Outcome:
@@ -336,7 +340,7 @@ def _restart_or_end(state: RunState, task: TaskState, outcome: Outcome, at: floa
         return task.ended(outcome), ()
     if state.closing is not None:
         return task.ended(state.closing), ()
-    due = at if spends else at + _pause(task.free_restarts)
+    due = at if spends else at + _pause(task.free_restarts, LONGEST_PAUSE)
     spent, free = task.restarts + spends, task.free_restarts + (not spends)
     fresh = TaskState(task.name, task.attempt + 1, due=due, restarts=spent, free_restarts=free)
     return fresh, (Restarting(fresh.name, fresh.attempt, outcome.reason, spent),)

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from pumasi.core.planner import Node
 
 Object = Mapping[str, Any]
+Taken = defaultdict[str, defaultdict[str, float]]
+"""Node ─► resource ─► how much of it is in use."""
 _UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
 _UNITS |= {letter: 1000.0**power for power, letter in enumerate("kMGTPE", start=1)}
 _UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
@@ -59,6 +61,10 @@ class Room(NamedTuple):
     total: int
     out: str
     domains: tuple[str, ...] = ()
+
+    @property
+    def as_free(self) -> Node:
+        return Node(self.name, self.free, self.domains)
 
 
 def look(
@@ -146,9 +152,20 @@ def amount(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]] if found else 0.0
 
 
+def taken(pods: Iterable[Object], resources: Collection[str]) -> Taken:
+    """How much pods hold of each of these resources, a node."""
+    held: Taken = defaultdict(lambda: defaultdict(float))
+    for pod in pods:
+        where = pod["spec"].get("nodeName")
+        if where and pod.get("status", {}).get("phase") not in _ENDED:
+            for resource in resources:
+                held[where][resource] += asked_for(pod, resource)
+    return held
+
+
 def room(
     nodes: Iterable[Object],
-    pods: Iterable[Object],
+    held: Taken,
     needs: Mapping[str, float],
     *,
     tolerations: Sequence[Object] = (),
@@ -158,12 +175,6 @@ def room(
 ) -> list[Room]:
     """How many slots fit on each node, when each of them `needs` so much of what, never nothing; `topology` names
     labels, from narrow to wide."""
-    held: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for pod in pods:
-        where = pod["spec"].get("nodeName")
-        if where and pod.get("status", {}).get("phase") not in _ENDED:
-            for resource in needs:
-                held[where][resource] += asked_for(pod, resource)
     rooms = []
     for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"])):
         name, labels = node["metadata"]["name"], node["metadata"].get("labels", {})

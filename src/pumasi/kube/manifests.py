@@ -24,6 +24,7 @@ Object = dict[str, Any]
 
 DOMAIN = f"{OWN_DOMAIN}/"
 RUN, KIND, TASK, ATTEMPT, INDEX = (DOMAIN + word for word in ("run", "kind", "task", "attempt", "index"))
+WAITING = DOMAIN + "waiting"
 FOLDER = OWN_FOLDER
 WORK = f"{FOLDER}/work"
 HUB_PORT = 7700
@@ -128,7 +129,9 @@ def anchor(run: str, deadline: int, keep: int) -> Object:
 
 
 def record(run: str, owner: Owner, annotations: Mapping[str, str], data: Mapping[str, str]) -> Object:
+    """Of a run that waits, since it has only just begun."""
     metadata = {**_metadata(run, run, "record", owner), "annotations": dict(annotations)}
+    metadata["labels"] |= {WAITING: "yes"}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
 
 

@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pumasi.errors import ClusterTrouble, Conflict, NotThere, RunBusy, Unreachable
+from pumasi.errors import ClusterTrouble, Conflict, Forbidden, NotThere, RunBusy, Unreachable
 from pumasi.kube import manifests
 from pumasi.kube.api import Api
 from pumasi.kube.archive import Archive
-from pumasi.kube.manifests import DOMAIN, KIND, Owner
+from pumasi.kube.manifests import DOMAIN, KIND, WAITING, Owner
 
 BEAT = 10.0
 STALE = 30.0
@@ -32,11 +32,17 @@ MOST_EVENTS = 200
 _STATE = "state.json"
 _SPEC = "spec.json"
 _EVENTS = "events.json"
+_BEFORE_IT_RUNS = ("queued", "starting")
 _SHOWN = ("state", "framework", "slots", "command", "attempt", "created", "started", "ended", "exit_code", "detached")
 
 
+Age = tuple[str, float, str]
+"""What orders runs, the oldest first: the second in which the cluster made the record, when the run was asked for by
+the clock of whoever did, and its name. So a clock that is wrong decides nothing but ties."""
+
+
 class Content(NamedTuple):
-    """What a record says. `state` has the fields of the store's own record."""
+    """What a record says. `state` has the fields of the store's own record, `made` is the cluster's time."""
 
     run: str
     namespace: str
@@ -50,6 +56,11 @@ class Content(NamedTuple):
     uid: str
     version: str
     stop: str
+    made: str
+
+    @property
+    def age(self) -> Age:
+        return self.made, float(self.state.get("created", 0)), self.run
 
 
 def read(thing: Mapping[str, Any]) -> Content:
@@ -69,6 +80,7 @@ def read(thing: Mapping[str, Any]) -> Content:
         uid=metadata["uid"],
         version=metadata["resourceVersion"],
         stop=notes.get(DOMAIN + "stop", ""),
+        made=metadata.get("creationTimestamp", ""),
     )
 
 
@@ -101,6 +113,14 @@ async def list_rows(api: Api, namespace: str | None) -> list[Row]:
     return sorted(rows, key=lambda row: row.created, reverse=True)
 
 
+async def list_waiting(api: Api, namespace: str) -> list[dict[str, Any]]:
+    """The records of runs that wait for room. Who may not list them does without."""
+    try:
+        return await api.list(f"/api/v1/namespaces/{namespace}/configmaps", labelSelector=f"{WAITING}=yes")
+    except Forbidden:
+        return []
+
+
 def path_of(namespace: str, run: str) -> str:
     return f"/api/v1/namespaces/{namespace}/configmaps/{run}"
 
@@ -111,7 +131,8 @@ def anchor_path(namespace: str, run: str = "") -> str:
 
 class Record:
     """The record while we steer the run. `dismissed` is called when we no longer do, with the reason; `stop` when
-    somebody asks for an end, with True where it should be at once."""
+    somebody asks for an end, with True where it should be at once. `waits`: until it runs, younger runs are to leave
+    room for it."""
 
     def __init__(self, api: Api, namespace: str, run: str, manager: str) -> None:
         self.run = run
@@ -120,8 +141,10 @@ class Record:
         self.dismissed: Callable[[PumasiReason], None] = lambda _: None
         self.stop: Callable[[bool], None] = lambda _: None
         self.archive: Archive | None = None
+        self.waits = True
         self._api = api
         self._version = ""
+        self._made = ""
         self._kept = 0.0
         self._fields: dict[str, Any] = {}
         self._events: deque[tuple[float, str, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
@@ -176,6 +199,11 @@ class Record:
         return self._fields.get("ended") is not None
 
     @property
+    def age(self) -> Age | None:
+        """None before the cluster has it: then all that are there are older."""
+        return (self._made, float(self._fields.get("created", 0)), self.run) if self._made else None
+
+    @property
     def owner(self) -> Owner:
         return Owner("ConfigMap", self.run, self._uid)
 
@@ -221,7 +249,8 @@ class Record:
 
     async def _put(self) -> bool:
         """Over the version that we know, or not at all."""
-        change = {"metadata": {"resourceVersion": self._version, "annotations": self._notes()}, "data": self._data()}
+        metadata = {"resourceVersion": self._version, "annotations": self._notes(), "labels": self._labels()}
+        change = {"metadata": metadata, "data": self._data()}
         try:
             self._remember(await self._api.patch(path_of(self.namespace, self.run), change))
         except Conflict:
@@ -241,6 +270,7 @@ class Record:
     def _remember(self, thing: Mapping[str, Any]) -> None:
         self._version = thing["metadata"]["resourceVersion"]
         self._uid = thing["metadata"]["uid"]
+        self._made = thing["metadata"].get("creationTimestamp", "")
 
     async def _listen(self) -> None:
         name = f"metadata.name={self.run}"
@@ -268,6 +298,10 @@ class Record:
         notes = {name.replace("_", "-"): self._fields.get(name) for name in _SHOWN}
         shown = {DOMAIN + name: str(value) for name, value in notes.items() if value is not None}
         return {**shown, DOMAIN + "manager": self.manager, DOMAIN + "beat": f"{self._api.now:.0f}"}
+
+    def _labels(self) -> dict[str, str | None]:
+        """None takes it off."""
+        return {WAITING: "yes" if self.waits and self._fields.get("state") in _BEFORE_IT_RUNS else None}
 
     def _data(self) -> dict[str, str]:
         return {_STATE: json.dumps(self._fields), _EVENTS: json.dumps(list(self._events))}

@@ -35,7 +35,7 @@ RIGHTS = (
     Right("batch", "jobs", "patch", "to let a run go on for longer, and to complete it at its end"),
     Right("", "configmaps", "create", "to keep the output of a run"),
     Right("", "configmaps", "get", "to take over a run, and to see who else has written its record"),
-    Right("", "configmaps", "list", "the beginning of every watch"),
+    Right("", "configmaps", "list", "to see which older runs wait, and as the beginning of every watch"),
     Right("", "configmaps", "watch", "to hear a wish to stop, or that the run was deleted"),
     Right("", "configmaps", "patch", "to write down how the run stands"),
     Right("", "configmaps", "delete", "to drop the oldest output of a run that writes without end"),

@@ -76,12 +76,13 @@ class Found(NamedTuple):
 
 class Pool(ABC):
     """`confirm` is how long it may take to be sure of the end of a gang, beyond its grace. A pool that `is_blind` does
-    not know its nodes: whoever runs them places the slots. The manager sets the four
-    callbacks: for what the user should know, for what ends the manager, for a stop that came through the pool, and for
-    the reason why there is no such run any more."""
+    not know its nodes: whoever runs them places the slots. `remark` is a sentence for those whom the room that `nodes`
+    told of last is too little. The manager sets the four callbacks: for what the user should know, for what ends the
+    manager, for a stop that came through the pool, and for the reason why there is no such run any more."""
 
     confirm: float = CONFIRM
     is_blind = False
+    remark = ""
     copy: Copy | None = None
     found: Found | None = None
     tell: Callable[[str], None]

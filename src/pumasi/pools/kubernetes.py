@@ -21,9 +21,10 @@ from pumasi.kube import detached, manifests, rights
 from pumasi.kube.api import Api
 from pumasi.kube.archive import Archive
 from pumasi.kube.config import connect
-from pumasi.kube.discovery import NOT_ENDED, Room, room
+from pumasi.kube.discovery import NOT_ENDED, Room
 from pumasi.kube.manifests import CodeObjects
-from pumasi.kube.record import LONGEST, Content, Record, anchor_path, path_of, read
+from pumasi.kube.queueing import Left, ahead_of, leave_room, wish_of
+from pumasi.kube.record import LONGEST, Content, Record, anchor_path, list_waiting, path_of, read
 from pumasi.pools.base import Found, Order, Pool, Request, Sink
 from pumasi.pools.pods import MARGIN, PodGang
 
@@ -181,7 +182,7 @@ class KubernetesPool(Pool):
         self._record = record
         self._run = record.run
         self._rooms: list[Room] = []
-        self._looking: asyncio.Task[list[Room]] | None = None
+        self._looking: asyncio.Task[Left] | None = None
         self._lost_nodes: dict[str, float] = {}
         self._gangs: dict[tuple[str, int], PodGang] = {}
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -212,17 +213,19 @@ class KubernetesPool(Pool):
 
     async def nodes(self) -> list[Node]:
         spec = self._spec
+        self._record.waits = True
         self._record.extend(spec.start_timeout + spec.grace + self.confirm, self._keep)
         if not self.is_blind:
             try:
                 looking, self._looking = self._looking, None
-                self._rooms = await (looking or self._look())
+                self._rooms, ahead = await (looking or self._look())
+                self.remark = _before_it(ahead)
             except Forbidden:
                 self.is_blind = True
                 self.tell(BLIND)
         if self.is_blind:
             return self.capacity()
-        return [Node(each.name, each.free, each.domains) for each in self._rooms]
+        return [each.as_free for each in self._rooms]
 
     def look_ahead(self) -> None:
         """What `nodes` will be asked for soon, beside whatever has to be done before."""
@@ -231,7 +234,7 @@ class KubernetesPool(Pool):
     async def check_fit(self) -> None:
         """What no wait can help is told at once. Who may not see the nodes, or can't for the moment, will learn it."""
         try:
-            self._rooms = await asyncio.shield(self._looking or self._look())
+            self._rooms, _ = await asyncio.shield(self._looking or self._look())
         except (Forbidden, Unreachable):
             return
         try:
@@ -240,21 +243,16 @@ class KubernetesPool(Pool):
             hint = "--gpu-resource, --node-selector and --toleration decide which nodes count."
             raise DoesNotFit(f"Even if nobody else used the cluster: {error.message}", hint) from None
 
-    async def _look(self) -> list[Room]:
-        nodes, pods = await asyncio.gather(
+    async def _look(self) -> Left:
+        nodes, pods, waiting = await asyncio.gather(
             self._api.list("/api/v1/nodes"),
             self._api.list("/api/v1/pods", fieldSelector=NOT_ENDED),
+            list_waiting(self._api, self._namespace),
         )
-        spec = self._spec
-        return room(
-            nodes,
-            pods,
-            manifests.needs_of(spec),
-            tolerations=[toleration(text) for text in spec.tolerations],
-            selector=spec.node_selector,
-            avoid={node for node, at in self._lost_nodes.items() if time.monotonic() - at < AVOIDED},
-            topology=spec.topology,
-        )
+        others = [thing for thing in waiting if thing["metadata"]["name"] != self._run]
+        ahead = ahead_of(self._record.age, others, self._api.now)
+        avoid = {node for node, at in self._lost_nodes.items() if time.monotonic() - at < AVOIDED}
+        return leave_room(nodes, pods, wish_of(self._spec), ahead, avoid)
 
     def capacity(self) -> list[Node]:
         if self.is_blind:
@@ -280,6 +278,7 @@ class KubernetesPool(Pool):
         except (Conflict, Forbidden, Rejected, Unreachable) as error:
             # A Service of that name: the answer to a first try was lost. The next attempt has another name.
             hopeless = isinstance(error, (Forbidden, Rejected))
+            self._record.waits = False
             sink.refused(order, error.message, hopeless, error.hint)
             return
         gang = self._gang(order, sink)
@@ -311,6 +310,9 @@ class KubernetesPool(Pool):
     def _forget(self, key: tuple[str, int]) -> None:
         gang, task = self._gangs.pop(key), self._tasks.pop(key)
         self._lost_nodes |= dict.fromkeys(gang.lost_nodes, time.monotonic())
+        if gang.turned_away:
+            # Whatever it was: there was room, and it is no use to keep it from others. Until we ask again.
+            self._record.waits = False
         if not task.cancelled() and (error := task.exception()):
             self.fail(error)
 
@@ -401,3 +403,9 @@ class KubernetesPool(Pool):
             self._looking.cancel()
             with contextlib.suppress(asyncio.CancelledError, PumasiError):
                 await self._looking
+
+
+def _before_it(ahead: int) -> str:
+    if not ahead:
+        return ""
+    return "1 older run is before it." if ahead == 1 else f"{ahead} older runs are before it."

@@ -65,7 +65,7 @@ class PodGang:
         self.silence = float(order.configs[0]["silence"])
         self.grace = float(order.configs[0]["grace"])
         self.lost_nodes: set[str] = set()
-        self.over = False
+        self.over = self.turned_away = False
         self.away: Callable[[str], None] = lambda _: None
 
     # ---- from beginning to end
@@ -323,6 +323,7 @@ class PodGang:
             for rank, lines in sieve.missing.items():
                 self.sink.said(self.order, {"event": "gap", "rank": rank, "lines": lines})
         if self._failure is None and self._refusal is not None:
+            self.turned_away = True
             self.sink.refused(self.order, self._refusal.reason, self._refusal.hopeless, self._refusal.hint)
             return
         facts = self._failure or sight.verdict_on(self._seen, self._told, self._asked)

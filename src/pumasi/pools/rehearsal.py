@@ -81,7 +81,9 @@ async def _place(pool: KubernetesPool, spec: Spec) -> Mapping[str, int]:
         return plan(await pool.nodes(), spec.slots, most_per_node=spec.max_per_node).placement
     except DoesNotFit as busy:
         plan(pool.capacity(), spec.slots, most_per_node=spec.max_per_node)
-        raise DoesNotFit(busy.message, "The run would wait for room." if spec.wait else busy.hint) from None
+        raise DoesNotFit(
+            f"{busy.message} {pool.remark}".rstrip(), "The run would wait for room." if spec.wait else busy.hint
+        ) from None
 
 
 def _placed(thing: Object, namespace: str) -> Object:

@@ -1,0 +1,361 @@
+"""Older runs come first: what those that wait leave to the others, and what a pool makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pumasi.core.launch import Program
+from pumasi.core.planner import plan
+from pumasi.core.spec import Spec, parse_spec
+from pumasi.errors import DoesNotFit, Forbidden
+from pumasi.kube import manifests
+from pumasi.kube.discovery import Room
+from pumasi.kube.manifests import DOMAIN, RUN, WAITING
+from pumasi.kube.queueing import Left, Waiter, ahead_of, leave_room, wish_of
+from pumasi.kube.record import STALE, Record
+from pumasi.pools.base import Order, Request
+from pumasi.pools.kubernetes import KubernetesPool, make_run
+from tests.fake_cluster import NAMESPACE, FakeApi, Object
+from tests.serving import asynchronous, until
+
+GPU = "nvidia.com/gpu"
+NOW = 10_000.0
+
+
+def node(name: str, gpus: int, cpu: int = 64, zone: str = "a") -> Object:
+    return {
+        "metadata": {"name": name, "labels": {"zone": zone}},
+        "spec": {},
+        "status": {
+            "allocatable": {GPU: str(gpus), "cpu": str(cpu), "memory": "64Gi"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def spec(slots: int, **fields: Any) -> Spec:
+    return parse_spec({"command": ["train.py"], "on": "k8s", "slots": slots, "gpu": "required", **fields})
+
+
+def pods_of(run: str, asked: Spec, placement: dict[str, int]) -> list[Object]:
+    """As the cluster keeps them: a limit without a request is a request too."""
+
+    def pod(where: str, share: int) -> Object:
+        resources = manifests.resources_of(asked, share)
+        requests = {**resources.get("limits", {}), **resources.get("requests", {})}
+        labels = {RUN: run}
+        return {
+            "metadata": {"namespace": NAMESPACE, "name": f"{run}-{where}", "labels": labels},
+            "spec": {"nodeName": where, "containers": [{"name": "main", "resources": {"requests": requests}}]},
+            "status": {"phase": "Running"},
+        }
+
+    return [pod(where, share) for where, share in placement.items()]
+
+
+def waiter(number: int, asked: Spec, **fields: Any) -> Waiter:
+    return Waiter(("2026-11-16T10:00:00Z", float(number), f"run-{number}"), wish_of(asked), **fields)
+
+
+def placed(rooms: Sequence[Room], asked: Spec) -> dict[str, int]:
+    """As a manager does it; empty where it does not fit."""
+    try:
+        return plan([each.as_free for each in rooms], asked.slots, most_per_node=asked.max_per_node).placement
+    except DoesNotFit:
+        return {}
+
+
+def free(left: Left) -> list[int]:
+    return [each.free for each in left.rooms]
+
+
+# ---- what is left
+
+
+TWO_NODES = [node("n1", 4), node("n2", 2)]
+
+
+def test_who_is_the_first_gets_all_there_is() -> None:
+    assert leave_room(TWO_NODES, [], wish_of(spec(6)), []) == Left(
+        [Room("n1", 4, 4, ""), Room("n2", 2, 2, "")],
+        0,
+    )
+
+
+def test_what_an_older_run_can_take_now_is_kept_for_it_and_the_rest_is_free() -> None:
+    left = leave_room(TWO_NODES, [], wish_of(spec(1)), [waiter(0, spec(4))])
+    assert (free(left), left.ahead) == ([0, 2], 1)
+    assert [each.total for each in left.rooms] == [4, 2]
+
+
+def test_an_older_run_that_does_not_fit_now_keeps_nobody_waiting() -> None:
+    busy = pods_of("other", spec(1), {"n1": 1})
+    left = leave_room(TWO_NODES, busy, wish_of(spec(1)), [waiter(0, spec(6))])
+    assert (free(left), left.ahead) == ([3, 2], 0)
+
+
+def test_one_that_is_starting_keeps_its_place_until_its_pods_have_it() -> None:
+    older = waiter(0, spec(3), placement={"n1": 2, "n2": 1})
+    assert free(leave_room(TWO_NODES, [], wish_of(spec(1)), [older])) == [2, 1]
+    half = pods_of("run-0", spec(3), {"n1": 2})
+    left = leave_room(TWO_NODES, half, wish_of(spec(1)), [older])
+    assert (free(left), left.ahead) == ([2, 1], 1)
+    whole = pods_of("run-0", spec(3), {"n1": 2, "n2": 1})
+    left = leave_room(TWO_NODES, whole, wish_of(spec(1)), [older])
+    assert (free(left), left.ahead) == ([2, 1], 0)
+
+
+def test_one_that_the_cluster_places_has_no_place_to_keep() -> None:
+    older = waiter(0, spec(2), placement={"pod-0": 1, "pod-1": 1})
+    assert free(leave_room(TWO_NODES, [], wish_of(spec(1)), [older])) == [4, 2]
+
+
+def test_who_needs_other_things_is_not_kept_from_them() -> None:
+    cores = spec(3, gpu="none", cpus=1)
+    assert free(leave_room(TWO_NODES, [], wish_of(cores), [waiter(0, spec(6))])) == [64, 64]
+    assert free(leave_room(TWO_NODES, [], wish_of(cores), [waiter(0, spec(6, cpus=2))])) == [56, 60]
+
+
+def test_everybody_is_planned_as_it_was_asked_for() -> None:
+    nodes = [node("n1", 4, zone="a"), node("n2", 4, zone="b"), node("n3", 4, zone="b")]
+    nodes[0]["spec"] = {"taints": [{"key": "only", "value": "me", "effect": "NoSchedule"}]}
+
+    def left(**fields: Any) -> list[int]:
+        wish = wish_of(spec(1, tolerations=["only=me:NoSchedule"]))
+        return free(leave_room(nodes, [], wish, [waiter(0, spec(4, **fields))]))
+
+    assert left(node_selector={"zone": "b"}) in ([4, 0, 4], [4, 4, 0])
+    assert left(node_selector={"zone": "a"}) == [4, 4, 4]
+    assert left(node_selector={"zone": "a"}, tolerations=["only=me:NoSchedule"]) == [0, 4, 4]
+    assert left(max_per_node=2) == [4, 2, 2]
+    assert left(topology=["zone"], max_per_node=2, tolerations=["only=me:NoSchedule"]) == [4, 2, 2]
+
+
+# ---- whatever the cluster and the runs are
+
+
+asked_for = st.builds(
+    spec,
+    st.integers(1, 7),
+    gpu=st.sampled_from(["required", "required", "none"]),
+    cpus=st.sampled_from([None, 0.5, 2]),
+    max_per_node=st.none() | st.integers(1, 3),
+    node_selector=st.sampled_from([{}, {}, {"zone": "a"}]),
+    topology=st.sampled_from([[], ["zone"]]),
+)
+clusters = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8), st.sampled_from("ab")), min_size=1, max_size=4).map(
+    lambda rows: [node(f"n{number}", *row) for number, row in enumerate(rows)]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(clusters, st.lists(asked_for, min_size=1, max_size=5))
+def test_the_younger_sees_what_would_be_left_if_each_older_one_that_fits_had_started(
+    nodes: list[Object], runs: list[Spec]
+) -> None:
+    """So nobody gets what an older one could use now, and one that does not fit hinders nobody."""
+    started: list[Object] = []
+    count = 0
+    for place, asked in enumerate(runs):
+        ahead = [waiter(number, each) for number, each in enumerate(runs[:place])]
+        seen = leave_room(nodes, [], wish_of(asked), ahead)
+        assert seen == Left(leave_room(nodes, started, wish_of(asked), []).rooms, count)
+        placement = placed(seen.rooms, asked)
+        started += pods_of(f"run-{place}", asked, placement)
+        count += bool(placement)
+
+
+@settings(max_examples=200, deadline=None)
+@given(clusters, st.lists(asked_for, min_size=2, max_size=5))
+def test_the_first_that_fits_still_does_when_the_youngest_was_faster(nodes: list[Object], runs: list[Spec]) -> None:
+    *older, youngest = runs
+    ahead = [waiter(number, each) for number, each in enumerate(older)]
+    taken = pods_of("youngest", youngest, placed(leave_room(nodes, [], wish_of(youngest), ahead).rooms, youngest))
+    fitting = [each for each in older if placed(leave_room(nodes, [], wish_of(each), []).rooms, each)]
+    for first in fitting[:1]:
+        assert placed(leave_room(nodes, taken, wish_of(first), []).rooms, first)
+
+
+# ---- who is before whom
+
+
+def record(
+    run: str, *, made: str = "2026-11-16T10:00:00Z", created: float = 1.0, beat: float = NOW, **state: Any
+) -> Object:
+    fields = {"state": "queued", "created": created, **state}
+    return {
+        "metadata": {
+            "name": run,
+            "namespace": NAMESPACE,
+            "uid": "uid",
+            "resourceVersion": "1",
+            "creationTimestamp": made,
+            "labels": {WAITING: "yes"},
+            "annotations": {DOMAIN + "beat": f"{beat:.0f}"},
+        },
+        "data": {
+            "spec.json": json.dumps({"spec": spec(4).dump()}),
+            "state.json": json.dumps(fields),
+        },
+    }
+
+
+def names(waiters: Sequence[Waiter]) -> list[str]:
+    return [each.run for each in waiters]
+
+
+def test_the_cluster_says_who_is_older_and_of_one_second_the_runs_themselves() -> None:
+    late, early = "2026-11-16T10:00:01Z", "2026-11-16T10:00:00Z"
+    records = [
+        record("a", made=late, created=1.0),
+        record("d", made=early, created=9.0),
+        record("c", made=early, created=8.0),
+        record("b", made=early, created=8.0),
+    ]
+    assert names(ahead_of(None, records, NOW)) == ["b", "c", "d", "a"]
+    assert names(ahead_of((early, 9.0, "d"), records, NOW)) == ["b", "c"]
+    assert names(ahead_of((early, 8.0, "b"), records, NOW)) == []
+
+
+def test_who_has_no_manager_that_lives_is_before_nobody() -> None:
+    records = [record("dead", beat=NOW - STALE), record("alive", beat=NOW - STALE + 1)]
+    assert names(ahead_of(None, records, NOW)) == ["alive"]
+
+
+def test_only_one_that_is_about_to_start_has_a_place_already() -> None:
+    """What a record says about an attempt that was turned away is past."""
+    records = [record("a", placement={"n1": 4}), record("b", state="starting", placement={"n1": 4})]
+    first, second = ahead_of(None, records, NOW)
+    assert (first.placement, second.placement) == ({}, {"n1": 4})
+    assert first.wish == wish_of(spec(4))
+
+
+def test_a_record_that_is_not_understood_hinders_nobody() -> None:
+    strange = [record(f"strange-{number}") for number in range(4)]
+    strange[0]["data"] = {}
+    strange[1]["data"]["spec.json"] = "{"
+    strange[2]["data"]["spec.json"] = '{"spec": {"slots": 3, "later": "invented"}}'
+    del strange[3]["metadata"]["resourceVersion"]
+    assert names(ahead_of(None, [*strange, record("fine")], NOW)) == ["fine"]
+
+
+@given(st.permutations(range(5)), st.sets(st.integers(0, 4)))
+def test_each_is_before_those_that_are_younger(order: list[int], dead: set[int]) -> None:
+    records = [record(f"r{n}", created=n, beat=NOW - STALE * (n in dead)) for n in order]
+    lines = [names(ahead_of(("2026-11-16T10:00:00Z", n, f"r{n}"), records, NOW)) for n in range(5)]
+    assert lines == [[f"r{n}" for n in range(place) if n not in dead] for place in range(5)]
+    assert all(set(shorter) <= set(longer) for shorter, longer in pairwise(lines))
+
+
+# ---- in a cluster
+
+
+class Team:
+    """Runs of one namespace, as each of its managers sees it."""
+
+    def __init__(self, *nodes: Object) -> None:
+        self.api = FakeApi()
+        for each in nodes:
+            self.api.cluster.create("nodes", "", each)
+        self.records: list[Record] = []
+
+    async def run(self, name: str, asked: Spec) -> KubernetesPool:
+        record = Record(self.api, NAMESPACE, name, f"manager/{name}")
+        fields = {"state": "queued", "created": float(len(self.records))}
+        request = Request(name, asked, Program(("python3", "train.py"), "none", "", {}), Path(), fields)
+        self.records.append(record)
+        pool = await make_run(self.api, request, record)
+        pool.tell = pytest.fail
+        return pool
+
+    async def free(self, pool: KubernetesPool) -> list[int]:
+        return [each.free for each in await pool.nodes()]
+
+    def label(self, run: str) -> str | None:
+        labels: dict[str, str] = self.api.cluster.find("configmaps", run)["metadata"]["labels"]
+        return labels.get(WAITING)
+
+
+@asynchronous
+async def test_the_younger_leaves_room_and_says_for_how_many() -> None:
+    team = Team(node("n1", 4), node("n2", 2))
+    first, second, third = [await team.run(name, spec(slots)) for name, slots in (("z", 4), ("y", 1), ("x", 2))]
+    assert [await team.free(pool) for pool in (third, second, first)] == [[0, 1], [0, 2], [4, 2]]
+    assert [pool.remark for pool in (first, second, third)] == [
+        "",
+        "1 older run is before it.",
+        "2 older runs are before it.",
+    ]
+
+
+@asynchronous
+async def test_a_later_look_goes_by_what_is_then() -> None:
+    team = Team(node("n1", 4))
+    first, second = await team.run("a", spec(4)), await team.run("b", spec(4))
+    for pool in (first, second):
+        await pool.nodes()
+    assert await team.free(second) == [0]
+    await team.records[0].remove()
+    assert (await team.free(second), second.remark) == ([4], "")
+
+
+@asynchronous
+async def test_a_first_look_asks_three_things_at_once_and_no_more() -> None:
+    team = Team(node("n1", 4))
+    pool = await team.run("a", spec(4))
+    await pool.nodes()
+    looks = [path for verb, path in team.api.requests if verb == "list"]
+    assert looks == ["/api/v1/nodes", "/api/v1/pods", f"/api/v1/namespaces/{NAMESPACE}/configmaps"]
+
+
+@asynchronous
+async def test_who_may_not_list_records_sees_no_order() -> None:
+    team = Team(node("n1", 4))
+    await team.run("a", spec(4))
+    team.api.forbidden.add(("list", "configmaps"))
+    second = await team.run("b", spec(4))
+    assert (await team.free(second), second.is_blind, second.remark) == ([4], False, "")
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.refusals: list[str] = []
+
+    def refused(self, order: Order, reason: str, hopeless: bool, hint: str) -> None:
+        self.refusals.append(reason)
+
+
+@asynchronous
+async def test_one_that_was_turned_away_keeps_nobody_waiting_until_it_asks_again() -> None:
+    """A quota may be in its way, or a volume: nobody knows for how long."""
+    team = Team(node("n1", 4))
+    first, second = await team.run("a", spec(4)), await team.run("b", spec(4))
+    for pool in (first, second):
+        await pool.nodes()
+    assert await team.free(second) == [0]
+    team.api.cluster.admit = refuse_pods
+    sink = Sink()
+    config = {"slots": 4, "silence": 0.05, "grace": 0.05, "ranks": []}
+    team.records[0].attend()
+    await first.launch(Order("main", 0, ["n1"], [config]), sink)  # type: ignore[arg-type]
+    await until(lambda: sink.refusals and not first._gangs)
+    team.records[0].update({"state": "queued"})
+    await until(lambda: team.label("a") is None)
+    assert await team.free(second) == [4]
+    await first.nodes()
+    await until(lambda: team.label("a") == "yes")
+    assert await team.free(second) == [0]
+    await team.records[0].leave()
+
+
+def refuse_pods(thing: Object) -> None:
+    if thing["kind"] == "Pod":
+        raise Forbidden("no", said="exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2")
