@@ -65,7 +65,7 @@ def test_an_image_that_cannot_be_pulled(place: Place) -> None:
 def test_an_image_without_the_python_that_is_asked_for(place: Place) -> None:
     place.script("print('never')")
     done = place.run("--gpus", "6", "--python", "/no/such/python", "train.py")
-    assert_told(place, done, FAILED, r"The image python:3\.12-slim has no /no/such/python\.\n  --image names one")
+    assert_told(place, done, FAILED, r"The image python:3\.12-slim has no /no/such/python\.\n  --python is the place")
 
 
 def test_a_volume_claim_that_does_not_exist(place: Place) -> None:

@@ -111,6 +111,14 @@ def test_a_namespace_that_is_not_there_is_told_with_how_to_make_it(tmp_path: Pat
     assert (error.message, error.hint) == ("The cluster has no namespace nosuch.", MAKE_IT)
 
 
+def test_who_may_not_make_runs_in_a_namespace_is_told_which_right_that_takes(tmp_path: Path) -> None:
+    api = FakeApi()
+    api.forbidden.add(("create", "jobs"))
+    request = Request(RUN, SPEC, PROGRAM, tmp_path, FIELDS)
+    error = refused(kubernetes.make_run(api, request, Record(api, "theirs", RUN, "here/1")))
+    assert error.hint == "Runs need the right `edit` in the namespace theirs; --namespace names another one."
+
+
 def test_a_detached_run_tells_a_missing_namespace_from_a_missing_account() -> None:
     api = FakeApi()
     error = refused(kubernetes._check_account(api, "nosuch"))

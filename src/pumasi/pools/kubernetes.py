@@ -78,6 +78,9 @@ async def make_run(api: Api, request: Request, record: Record) -> KubernetesPool
             await record.remove()
         if isinstance(error, NotThere):
             raise _no_namespace(record.namespace) from None
+        if isinstance(error, Forbidden) and "cannot create" in error.said:
+            hint = f"Runs need the right `edit` in the namespace {record.namespace}; --namespace names another one."
+            raise Forbidden(error.message, hint, said=error.said) from None
         raise
     pool.upload(request.packed)
     return pool
