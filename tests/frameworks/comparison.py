@@ -41,6 +41,14 @@ def outcome(workplace: Workplace) -> dict[str, Any]:
     return shown
 
 
+def assert_rank_1_fails_first(workplace: Workplace, out: Path, *words: str | Path) -> None:
+    """With a script that raises there on purpose."""
+    done = attempt(workplace, out, *UNEQUAL, *words)
+    assert done.returncode == 1
+    assert "RuntimeError: rank 1 fails on purpose" in done.stderr
+    assert outcome(workplace)["rank"] == 1
+
+
 def load(out: Path, count: int = SLOTS) -> Weights:
     """What the ranks ended with: equal on all of them, to the last bit, or they did not train one model."""
     first, *others = (dict(np.load(out / f"rank{rank}.npz")) for rank in range(count))

@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.frameworks import reference
-from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_same_model, attempt, outcome, train
+from tests.frameworks.comparison import (
+    SCRIPTS,
+    SLOTS,
+    UNEQUAL,
+    assert_rank_1_fails_first,
+    assert_same_model,
+    attempt,
+    outcome,
+    train,
+)
 from tests.harness import Workplace
 
 DATA_PARALLEL = SCRIPTS / "jax_data_parallel.py"
@@ -31,10 +40,7 @@ def test_keras_on_jax_trains_as_with_its_variables_set_by_hand(
 def test_a_jax_rank_that_raises_ends_the_run_though_jax_would_wait_five_minutes(
     workplace: Workplace, small_python: Path, ours: Path
 ) -> None:
-    done = attempt(workplace, ours, *UNEQUAL, "--python", small_python, DATA_PARALLEL, "--fail", "raise")
-    assert done.returncode == 1
-    assert "RuntimeError: rank 1 fails on purpose" in done.stderr
-    assert outcome(workplace)["rank"] == 1
+    assert_rank_1_fails_first(workplace, ours, "--python", small_python, DATA_PARALLEL, "--fail", "raise")
 
 
 def test_a_jax_rank_that_leaves_with_a_code_ends_the_run_with_that_code_kept(

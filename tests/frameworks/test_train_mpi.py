@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks import reference
-from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_same_model, attempt, outcome, train
+from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_rank_1_fails_first, assert_same_model, train
 from tests.harness import Workplace
 
 pytestmark = pytest.mark.big
@@ -64,7 +64,4 @@ def test_a_compiled_mpi_program_runs_as_under_mpirun(workplace: Workplace, mpi: 
 def test_an_mpi4py_rank_that_raises_ends_the_run_though_the_others_would_wait_for_ever(
     workplace: Workplace, big_python: Path, ours: Path
 ) -> None:
-    done = attempt(workplace, ours, *UNEQUAL, "--python", big_python, SGD, "--fail")
-    assert done.returncode == 1
-    assert "RuntimeError: rank 1 fails on purpose" in done.stderr
-    assert outcome(workplace)["rank"] == 1
+    assert_rank_1_fails_first(workplace, ours, "--python", big_python, SGD, "--fail")

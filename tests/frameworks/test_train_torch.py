@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks import reference
-from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_same_model, attempt, outcome, train
+from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_rank_1_fails_first, assert_same_model, train
 from tests.harness import Workplace
 
 pytestmark = pytest.mark.big
@@ -35,7 +35,4 @@ def test_torchrun_itself_trains_the_same_across_unequal_nodes(
 def test_a_torch_rank_that_raises_is_named_as_the_first_to_fail(
     workplace: Workplace, big_python: Path, ours: Path
 ) -> None:
-    done = attempt(workplace, ours, *UNEQUAL, "--python", big_python, DDP, "--fail")
-    assert done.returncode == 1
-    assert "RuntimeError: rank 1 fails on purpose" in done.stderr
-    assert outcome(workplace)["rank"] == 1
+    assert_rank_1_fails_first(workplace, ours, "--python", big_python, DDP, "--fail")
