@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from tests.cluster.objects import SLEEPER, gpus, on, pod, python
-from tests.cluster.subject import Kubernetes, Namespace
+from tests.cluster.place import Place
+from tests.cluster.subject import Namespace
 from tests.harness import Workplace, wait_for
 
 HELLO = """
@@ -133,15 +134,11 @@ def random_bytes(count: int) -> bytes:
 
 
 @pytest.mark.own
-def test_a_dry_run_shows_what_would_be_made_and_makes_nothing(
-    namespace: Namespace, kubernetes: Kubernetes, workplace: Workplace
-) -> None:
-    workplace.script(HELLO)
-    kubeconfig = {"KUBECONFIG": str(kubernetes.kubeconfig)}
-    words = ("run", "--on", "k8s", "-n", namespace.name, "--gpus", "6", "--dry-run")
+def test_a_dry_run_shows_what_would_be_made_and_makes_nothing(namespace: Namespace, workplace: Workplace) -> None:
+    place = Place(workplace, namespace)
+    place.script(HELLO)
     before = namespace.kubectl("get", "jobs,configmaps,secrets,services,pods", "-o", "name")
-    told = workplace.run(*words, "--json", "train.py", env=kubeconfig)
-    assert told.returncode == 0, told.stderr
+    told = place.train("--gpus", "6", "--dry-run", "--json", "train.py")
     objects = json.loads(told.stdout)
     kinds = [each["kind"] for each in objects]
     assert kinds == ["Job", "ConfigMap", "ConfigMap", "Service", "Secret", "Pod", "Pod"]
@@ -149,7 +146,7 @@ def test_a_dry_run_shows_what_would_be_made_and_makes_nothing(
     assert {node: limits["nvidia.com/gpu"] for node, limits in shares.items()} == {"node-1": "1", "node-0": "5"}
     (secret,) = (each for each in objects if each["kind"] == "Secret")
     assert secret["stringData"] == {"secret": "(given when it is made)"}
-    shown = workplace.run(*words, "train.py", env=kubeconfig)
+    shown = place.train("--gpus", "6", "--dry-run", "train.py")
     assert [each["kind"] for each in yaml.safe_load_all(shown.stdout)] == kinds
     assert len(shown.stdout) < 20_000
     assert namespace.kubectl("get", "jobs,configmaps,secrets,services,pods", "-o", "name") == before
@@ -164,17 +161,14 @@ def pinned_to(thing: dict[str, Any]) -> str:
 
 
 @pytest.mark.own
-def test_a_dry_run_of_what_does_not_fit_says_so(
-    namespace: Namespace, kubernetes: Kubernetes, workplace: Workplace
-) -> None:
-    workplace.script(HELLO)
-    kubeconfig = {"KUBECONFIG": str(kubernetes.kubeconfig)}
-    words = ("run", "--on", "k8s", "-n", namespace.name, "--dry-run", "--gpus")
-    never = workplace.run(*words, "11", "train.py", env=kubeconfig)
+def test_a_dry_run_of_what_does_not_fit_says_so(namespace: Namespace, workplace: Workplace) -> None:
+    place = Place(workplace, namespace)
+    place.script(HELLO)
+    never = place.run("--gpus", "11", "--dry-run", "train.py")
     assert (never.returncode, never.stdout) == (2, "")
     assert "11 slots do not fit" in never.stderr
     namespace.create(pod("holder", python(SLEEPER, resources=gpus(4)), **on("node-0")))
     namespace.wait_for_phase("holder", "Running")
-    busy = workplace.run(*words, "7", "train.py", env=kubeconfig)
+    busy = place.run("--gpus", "7", "--dry-run", "train.py")
     assert (busy.returncode, busy.stdout) == (2, "")
     assert "would wait" in busy.stderr
