@@ -6,13 +6,14 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pumasi.core.launch import Program
+from pumasi.core.manage import Refused
 from pumasi.core.planner import plan
 from pumasi.core.spec import Spec, parse_spec
 from pumasi.errors import DoesNotFit, Forbidden
@@ -21,13 +22,16 @@ from pumasi.kube.discovery import Room
 from pumasi.kube.manifests import DOMAIN, RUN, WAITING
 from pumasi.kube.queueing import Left, Waiter, ahead_of, leave_room, wish_of
 from pumasi.kube.record import STALE, Record
+from pumasi.manager import Manager
 from pumasi.pools.base import Order, Request
 from pumasi.pools.kubernetes import KubernetesPool, make_run
+from pumasi.recorder import Recorder
 from tests.fake_cluster import NAMESPACE, FakeApi, Object
 from tests.serving import asynchronous, until
 
 GPU = "nvidia.com/gpu"
 NOW = 10_000.0
+PROGRAM = Program(("python3", "train.py"), "none", "", {})
 
 
 def node(name: str, gpus: int, cpu: int = 64, zone: str = "a") -> Object:
@@ -270,7 +274,7 @@ class Team:
     async def run(self, name: str, asked: Spec) -> KubernetesPool:
         record = Record(self.api, NAMESPACE, name, f"manager/{name}")
         fields = {"state": "queued", "created": float(len(self.records))}
-        request = Request(name, asked, Program(("python3", "train.py"), "none", "", {}), Path(), fields)
+        request = Request(name, asked, PROGRAM, Path(), fields)
         self.records.append(record)
         pool = await make_run(self.api, request, record)
         pool.tell = pytest.fail
@@ -294,6 +298,18 @@ async def test_the_younger_leaves_room_and_says_for_how_many() -> None:
         "1 older run is before it.",
         "2 older runs are before it.",
     ]
+
+
+@asynchronous
+async def test_who_has_to_wait_because_of_that_is_told() -> None:
+    team = Team(node("n1", 4))
+    await team.run("a", spec(4))
+    manager = Manager("b", "", spec(4), PROGRAM, await team.run("b", spec(4)), cast("Recorder", None))
+    await manager._place("main", 0)
+    refused = manager._events.get_nowait()
+    assert isinstance(refused, Refused)
+    assert refused.reason == "4 slots do not fit: 0 are free on 1 node, so 4 are missing. 1 older run is before it."
+    assert not refused.hopeless
 
 
 @asynchronous

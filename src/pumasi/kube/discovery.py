@@ -7,6 +7,7 @@ beside them (sidecars).
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -146,6 +147,7 @@ def _limit(container: Object, resource: str) -> float:
     return amount((resources.get("requests") or resources.get("limits") or {}).get(resource, "0"))
 
 
+@functools.lru_cache(maxsize=4096)
 def amount(text: str) -> float:
     """A quantity as the API writes it: 4, 500m, 16Gi, 1e3."""
     found = _QUANTITY.fullmatch(text)
