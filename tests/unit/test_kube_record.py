@@ -484,6 +484,16 @@ async def test_an_end_that_can_not_be_written_is_no_error_of_the_run() -> None:
 
 
 @asynchronous
+async def test_where_somebody_has_deleted_the_record_the_anchor_goes_too() -> None:
+    api = FakeApi()
+    record = await Manager(api).create()
+    record.update({"state": "lost", "ended": 2000.0})
+    await api.delete(path_of(NAMESPACE, RUN_ID))
+    await record.finish(60)
+    assert api.cluster.things == {}
+
+
+@asynchronous
 async def test_to_remove_it_removes_all_that_it_owns() -> None:
     api = FakeApi()
     record = await Manager(api).create()

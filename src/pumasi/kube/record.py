@@ -332,7 +332,11 @@ class Record:
             with contextlib.suppress(ClusterTrouble):  # Its pods have the output as well.
                 await self.archive.flush()
         with contextlib.suppress(ClusterTrouble, RunBusy):
-            await self._write()
+            try:
+                await self._write()
+            except NotThere:
+                await self.remove()  # Somebody has deleted the record: there is nothing to keep.
+                return
             spec = {"completions": 0, "ttlSecondsAfterFinished": int(keep)}
             await self._api.patch(anchor_path(self.namespace, self.run), {"spec": spec})
             if self.archive is None and self._fields.get("detached"):
