@@ -7,7 +7,7 @@ import json
 import secrets
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,14 +61,16 @@ class Place:
         return told.stdout.strip()
 
     def managers_words(self, run: str) -> str:
-        """Of all its pods: a manager that fails is started again."""
-        try:
-            return self.namespace.kubectl("logs", "-l", f"pumasi.dev/run={run},pumasi.dev/kind=manager", "--tail=-1")
-        except AssertionError:
-            return ""
+        """Of all its pods: a manager that fails is started again. One that is about to start has no words yet."""
+        pods = self.namespace.get("pods", "-l", f"pumasi.dev/run={run},pumasi.dev/kind=manager")["items"]
+        words = []
+        for pod in pods:
+            with suppress(AssertionError):
+                words.append(self.namespace.kubectl("logs", pod["metadata"]["name"]))
+        return "".join(words)
 
     def expect_words(self, run: str, words: str) -> None:
-        wait_for(lambda: words in self.managers_words(run), f"the manager of {run} to say: {words}", 45)
+        wait_for(lambda: words in self.managers_words(run), f"the manager of {run} to say: {words}", 90)
 
     def remove(self, run: str) -> None:
         self.namespace.kubectl("delete", "job", run, "--wait=false")
