@@ -61,13 +61,19 @@ def _take_option(verb: Verb, known: dict[str, Option], words: Sequence[str], pos
             if attached is not None:
                 raise UsageError(f"{name} takes no value, but was given '{attached}'.")
             attached = ""
-        elif attached is None:
-            if position == len(words) or words[position] in known or words[position] == "--":
+        elif attached is None and _ends(words, position, known):
+            if not option.value.startswith("["):
                 raise UsageError(f"{name} needs a value.", _needs(option))
+            attached = ""
+        elif attached is None:
             attached = words[position]
             position += 1
         given.values.setdefault(option.key, []).append(attached)
     return position
+
+
+def _ends(words: Sequence[str], position: int, known: dict[str, Option]) -> bool:
+    return position == len(words) or words[position] in known or words[position] == "--"
 
 
 def _names(word: str, known: dict[str, Option]) -> Iterable[tuple[str, str | None]]:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class Option(NamedTuple):
-    """`value` is what it takes, as the help shows it ("N"); without one it is a switch. The last name is the one that
-    `Arguments` knows it by."""
+    """`value` is what it takes, as the help shows it ("N"); without one it is a switch, and "[N]" may be left out. The
+    last name is the one that `Arguments` knows it by."""
 
     names: tuple[str, ...]
     help: str
@@ -79,6 +79,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "wait": "wait until a run ends, and end with its exit code",
         "stop": "stop a run",
         "delete": "forget a finished run, with its logs",
+    },
+    "Files": {
+        "data": "split a data set into parts, or copy it, for several who train on it",
     },
     "Know": {
         "nodes": "list the GPUs of this machine or of a cluster: what is free, who holds the rest",
