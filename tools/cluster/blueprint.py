@@ -213,6 +213,7 @@ def containerd_config(cni: str) -> str:
   path = "/var/lib/containerd/opt"
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "{PAUSE_IMAGE}"
+  stand_in = "{IMAGE}"
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
