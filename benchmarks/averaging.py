@@ -1,0 +1,148 @@
+"""Averages of models that are files, beside NumPy's own mean over arrays that are in memory already; and the memory.
+
+    python benchmarks/averaging.py                  # 20 models of 50 MB
+    python benchmarks/averaging.py --size 1000      # of 1 GB each: needs 21 GB of disk
+
+Speed: the files are read once before, so as many as memory has room for come from the system's cache: this measures us,
+not the disk. Our average is also written and synced to the disk, NumPy's is not. GB/s count what goes in. Both
+take turns; the best of each counts, since others use this machine too. Goal: at least half of NumPy's speed in float32,
+which is quicker than ours in float64, and less exact.
+
+Memory: the peak of a process of its own, less that of one that averages tiny models. Goal: at most two models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from pumasi import models
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(CHECKOUT))
+COUNT = 20
+TENSORS = 8
+ROUNDS = 5
+GOAL = 0.5
+Arrays = dict[str, "np.ndarray[Any, Any]"]
+MEASURE = """
+import resource, sys
+from pumasi import models
+models.average(sys.argv[2:], sys.argv[1], force=True)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def save_h5(path: Path, arrays: Arrays) -> None:
+    with h5py.File(path, "w") as file:
+        for name, values in arrays.items():
+            file[name] = values
+
+
+def save_keras(path: Path, arrays: Arrays) -> None:
+    inner = path.with_suffix(".inner")
+    save_h5(inner, arrays)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("metadata.json", '{"keras_version": "3"}')
+        archive.write(inner, "model.weights.h5")
+    inner.unlink()
+
+
+def save_npz(path: Path, arrays: Arrays) -> None:
+    np.savez(path, **arrays)
+
+
+def save_safetensors(path: Path, arrays: Arrays) -> None:
+    from safetensors.numpy import save_file
+
+    save_file(arrays, path)
+
+
+def save_torch(path: Path, arrays: Arrays) -> None:
+    from tests.unit.torch_files import save_torch as save
+
+    save(path, arrays)
+
+
+SAVERS = {
+    ".safetensors": save_safetensors,
+    ".h5": save_h5,
+    ".keras": save_keras,
+    ".npz": save_npz,
+    ".pt": save_torch,
+}
+
+
+def arrays_of(size: int) -> Arrays:
+    dice = np.random.default_rng(size)
+    return {f"layer{number}": dice.random(size // TENSORS // 4, np.float32) for number in range(TENSORS)}
+
+
+def save_models(folder: Path, suffix: str, arrays: Arrays, count: int) -> list[Path]:
+    paths = [folder / f"{number}{suffix}" for number in range(count)]
+    for path in paths:
+        SAVERS[suffix](path, arrays)
+    return paths
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def peak(output: Path, paths: list[Path]) -> int:
+    """Bytes."""
+    done = subprocess.run([sys.executable, "-c", MEASURE, output, *paths], capture_output=True, text=True, check=True)
+    return int(done.stdout) * 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How quickly models are averaged, and in how much memory.")
+    parser.add_argument("--size", type=int, default=50, help="MB of each model")
+    parser.add_argument("--formats", nargs="+", choices=SAVERS, default=list(SAVERS))
+    options = parser.parse_args()
+    size = options.size * 10**6
+    # NumPy's models have to be in memory together: as many, but none larger than this.
+    in_memory = np.stack([np.concatenate(list(arrays_of(min(size, 50 * 10**6)).values()))] * COUNT)
+    for suffix in options.formats:
+        measure(suffix, arrays_of(size), size, in_memory)
+
+
+def measure(suffix: str, arrays: Arrays, size: int, in_memory: np.ndarray[Any, Any]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tiny = peak(folder / f"tiny{suffix}", save_models(folder, suffix, arrays_of(32), 2))
+        paths = save_models(folder, suffix, arrays, COUNT)
+        final = folder / f"final{suffix}"
+        more = peak(final, paths) - tiny
+        assert models.diff(paths[0], final).different == []
+        works: dict[str, Callable[[], object]] = {
+            "ours": lambda: models.average(paths, final, force=True),
+            "float32": lambda: in_memory.mean(axis=0),
+            "float64": lambda: in_memory.mean(axis=0, dtype=np.float64),
+        }
+        times: dict[str, list[float]] = {name: [] for name in works}
+        for _ in range(ROUNDS):
+            for name, work in works.items():
+                times[name].append(seconds(work))
+    ours = COUNT * size / min(times["ours"]) / 1e9
+    theirs, exact = (in_memory.nbytes / min(times[name]) / 1e9 for name in ("float32", "float64"))
+    print(
+        f"{COUNT} files {suffix:12} {ours:5.2f} GB/s   NumPy in memory {theirs:.2f}, in float64 {exact:.2f} GB/s   "
+        f"ratio {ours / theirs:.2f} (goal: {GOAL})   memory {more / 1e6:4.0f} MB: {more / size:.2f} models (goal: 2)"
+    )
+
+
+if __name__ == "__main__":
+    main()
