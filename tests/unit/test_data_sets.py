@@ -344,9 +344,7 @@ import sys
 import pumasi.data
 assert "numpy" not in sys.modules
 pumasi.data.check(pumasi.data.split(sys.argv[1], 3, seed=1).folder)
-print(sorted({name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)))
-print(sorted(name for name in sys.modules if name.startswith("pumasi.") and not name.startswith("pumasi.data")))
+print(*sorted(name for name in sys.modules if name.startswith(("pumasi.", "pyarrow", "rich", "yaml"))))
 """
-    lines = subprocess.check_output([sys.executable, "-c", program, str(data)], text=True).splitlines()
-    assert {name for name in eval(lines[0]) if not name.startswith("_")} <= {"numpy", "pumasi"}
-    assert eval(lines[1]) == ["pumasi.errors"]
+    loaded = subprocess.check_output([sys.executable, "-c", program, str(data)], text=True).split()
+    assert [name for name in loaded if not name.startswith("pumasi.data")] == ["pumasi.errors"]

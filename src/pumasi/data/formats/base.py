@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CHUNK = 8 << 20
 """Bytes of a chunk, roughly: a row is never cut."""
+ROW_OVERHEAD = 48
+"""Bytes of memory that a row takes beside its own: a Python object, or the numbers by which it is sorted."""
 DEFAULT_KEY = "y"
 
 

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pumasi.data.files import Tick
-from pumasi.data.formats.base import CHUNK, Stream, damaged
+from pumasi.data.formats.base import CHUNK, ROW_OVERHEAD, Stream, damaged
 
 LONGEST_ROW = 64 << 20
 """Bytes. A row has to fit into memory; one that is longer is none: a quote or a newline is missing."""
-_OVERHEAD = 48
-"""Bytes that Python needs for a row in addition to its own."""
 
 
 class LineStream(Stream):
@@ -31,7 +29,7 @@ class LineStream(Stream):
         done, total = 0, self._path.stat().st_size
         for chunk in self.chunks():
             look(len(self._sizes) + 1, chunk)
-            self._sizes.extend(len(row) + _OVERHEAD for row in chunk)
+            self._sizes.extend(len(row) + ROW_OVERHEAD for row in chunk)
             done += sum(map(len, chunk))
             tick("looking at rows", done, total)
         return len(self._sizes)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.data.files import Tick
-from pumasi.data.formats.base import CHUNK, Source, Stream, damaged
+from pumasi.data.formats.base import CHUNK, ROW_OVERHEAD, Source, Stream, damaged
 from pumasi.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,6 +56,10 @@ class Header(NamedTuple):
     @property
     def row_bytes(self) -> int:
         return self.items * self.itemsize
+
+    @property
+    def row_memory(self) -> int:
+        return self.row_bytes + ROW_OVERHEAD
 
 
 def read_header(path: Path, file: IO[bytes], name: str = "") -> Header:
@@ -111,7 +115,7 @@ class ArrayStream(Stream):
             read_header(self.path, file)
             read = self._read_columns if self.header.by_columns else self._read
             start = file.tell()
-            step = max(1, CHUNK // self.header.row_bytes)
+            step = max(1, CHUNK // self.header.row_memory)
             for first in range(0, self.header.rows, step):
                 yield self.unpack(read(file, start, first, min(step, self.header.rows - first)))
             file.seek(start + self.header.rows * self.header.row_bytes)
@@ -149,7 +153,7 @@ class ArrayStream(Stream):
     def sizes(self) -> NDArray[Any]:
         import numpy as np
 
-        return np.broadcast_to(np.uint64(self.header.row_bytes), (self.header.rows,))
+        return np.broadcast_to(np.uint64(self.header.row_memory), (self.header.rows,))
 
     def take(self, chunk: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
         return chunk.take(rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pumasi.data.files import BLOCK, Tick
-from pumasi.data.formats.base import CHUNK, Classes, Source, Stream, damaged, unknown_key
+from pumasi.data.formats.base import CHUNK, ROW_OVERHEAD, Classes, Source, Stream, damaged, unknown_key
 from pumasi.errors import SystemTrouble
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def open_source(path: Path, key: str | None, scratch: Path, tick: Tick) -> Sourc
 
 def _memory(batch: Any) -> int:
     """Twice its values: whoever sorts or writes them holds them a second time."""
-    return 2 * int(batch.nbytes)
+    return 2 * int(batch.nbytes) + ROW_OVERHEAD * len(batch)
 
 
 class _Tables(Stream):
