@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -95,7 +97,7 @@ def some_models(count: int) -> list[Arrays]:
     dice = np.random.default_rng(7)
     return [
         {
-            "kernel": dice.normal(size=(700, 900)).astype(np.float32),
+            "kernel": dice.normal(size=(600, 500)).astype(np.float32),
             "half": dice.normal(size=(5, 3)).astype(np.float16),
             "wide": dice.normal(size=(2, 3, 4)),
             "scalar": np.array(number, np.float32),
@@ -340,6 +342,33 @@ def test_safetensors_of_bfloat16_are_averaged_and_keep_their_metadata(tmp_path: 
     written = (tmp_path.parent / "mean.safetensors").read_bytes()
     assert written[:-2] == data[:-2]
     assert written[-2:] == (0x4000).to_bytes(2, "little")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
+def test_twenty_models_take_less_memory_than_one(tmp_path: Path) -> None:
+    size = 64 << 20
+    about = {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}
+    header = json.dumps({"w": about}).encode()
+    for number in range(20):
+        with (tmp_path / f"{number:02}.safetensors").open("wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            file.truncate(8 + len(header) + size)  # A hole: it takes no disk, and reads as zeros.
+    program = (
+        "import re, sys; from pumasi import models; models.average(sys.argv[2:], sys.argv[1], force=True);"
+        "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
+    )
+
+    def peak(*words: Path) -> int:
+        command = [sys.executable, "-c", program, tmp_path / "final.safetensors", *words]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) << 10
+
+    small = safetensors_of_one(tmp_path / "small.safetensors")
+    assert peak(*sorted(tmp_path.glob("[0-9]*.safetensors"))) - peak(small) < size // 2
+
+
+def safetensors_of_one(path: Path) -> Path:
+    save_safetensors(path, {"w": np.zeros(1, np.float32)})
+    return path
 
 
 def test_the_same_tensors_in_other_formats_are_equal(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", SAVERS)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(damages=st.lists(DAMAGE, min_size=1, max_size=3))
 def test_damage_is_a_sentence_or_no_damage(
     kind: str, intact: dict[str, Path], damages: list[tuple[str, int, bytes]]
@@ -283,14 +283,14 @@ def test_the_pickle_of_a_checkpoint_stays_and_storages_are_aligned(tmp_path: Pat
 def test_a_library_that_crashes_hangs_or_raises_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     import ctypes
 
-    monkeypatch.setattr(guard, "LONGEST", 0.2)
     assert guard.apart(lambda: b"x" * 3_000_000) == b"x" * 3_000_000
-    with pytest.raises(ValueError, match="crashes over it"):
-        guard.apart(lambda: bytes(ctypes.string_at(0)))
-    with pytest.raises(ValueError, match="comes to no end"):
-        guard.apart(lambda: time.sleep(60) or b"")  # type: ignore[func-returns-value]
     with pytest.raises(ValueError, match="its words"):
         guard.apart(lambda: (_ for _ in ()).throw(KeyError("its words")))
+    with pytest.raises(ValueError, match="crashes over it"):
+        guard.apart(lambda: bytes(ctypes.string_at(0)))
+    monkeypatch.setattr(guard, "LONGEST", 0.2)
+    with pytest.raises(ValueError, match="comes to no end"):
+        guard.apart(lambda: time.sleep(60) or b"")  # type: ignore[func-returns-value]
 
 
 def test_a_zip_bomb_is_refused(tmp_path: Path) -> None:

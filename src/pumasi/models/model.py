@@ -119,19 +119,17 @@ class Model:
         # An unknown type is compared as it is, byte by byte.
         plain = np.dtype(STORED.get(tensor.dtype, tensor.stored))
         with self._reading():
-            whole = None if tensor.offset is not None else self._load(tensor)
-            for start in range(0, tensor.size, step):
-                count = min(step, tensor.size - start)
-                numbers = self._read(tensor, start, count) if whole is None else whole[start : start + count]
-                numbers = numbers.astype(plain, copy=False)
-                yield numbers
-                # While others are read, this one needs no memory.
-                del numbers
+            if tensor.offset is None:
+                whole = self._load(tensor).astype(plain, copy=False)
+                yield from (whole[start : start + step] for start in range(0, tensor.size, step))
+            else:
+                # None has a name here: while blocks of other models are read, this one's needs no memory.
+                for start in range(0, tensor.size, step):
+                    yield self._read(tensor, start, min(step, tensor.size - start)).astype(plain, copy=False)
 
     def _read(self, tensor: Tensor, start: int, count: int) -> Array:
-        assert tensor.offset is not None
         numbers = np.empty(count, tensor.stored)
-        self.file.seek(tensor.offset + start * tensor.stored.itemsize)
+        self.file.seek((tensor.offset or 0) + start * tensor.stored.itemsize)
         view = numbers.view(np.uint8).data
         while view:
             got = self.file.readinto(view)  # type: ignore[attr-defined]

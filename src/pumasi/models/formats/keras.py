@@ -58,8 +58,9 @@ class Keras(Hdf5):
                     yield piece
 
         try:
-            with self._archive.open(_WEIGHTS) as packed, unpacked.open("xb") as to:
-                shutil.copyfileobj(packed, to, BLOCK)
+            self.file.seek(0)
+            with unpacked.open("xb") as to:
+                shutil.copyfileobj(self.file, to, BLOCK)
             self._write_into(unpacked, [each for each in self.tensors.values() if each not in assets], blocks)
             kept = {tensor.name: partial(blocks, tensor) for tensor in assets}
             rewrite(self._archive, path, {_WEIGHTS: weights, **kept})
