@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shutil
 import sys
@@ -134,7 +133,9 @@ def _similar(folder: Path, name: str) -> str:
         names = sorted(os.listdir((folder / name).parent))  # noqa: PTH208
     except OSError:
         names = []
-    near = difflib.get_close_matches(Path(name).name, names, 1, cutoff=0.75)
+    from difflib import get_close_matches
+
+    near = get_close_matches(Path(name).name, names, 1, cutoff=0.75)
     return f"Did you mean {near[0]}?" if near else "Check the name and the folder."
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pumasi.core.frames import Frame, parse_frames
-from pumasi.core.measuring import FrameParser
-from pumasi.core.metrics import Reading
 from pumasi.errors import SystemTrouble
 from pumasi.store import MetricRow, Store
 
 if TYPE_CHECKING:
+    from pumasi.core.measuring import FrameParser
+    from pumasi.core.metrics import Reading
     from pumasi.pools.base import Copy
 
 
@@ -50,7 +50,7 @@ class Recorder:
         self._run_id = run_id
         self.view = view
         self.copy: Copy | None = None
-        self._parser = FrameParser()
+        self._parser: FrameParser | None = None
         self._pending: dict[str, object] = {}
         self._told = False
 
@@ -92,6 +92,11 @@ class Recorder:
         return self._store.last_heard(self._run_id, attempt)
 
     def _measure(self, at: float, attempt: int, frames: Iterable[Frame]) -> None:
+        if self._parser is None:
+            # Here and not above, where the first line of a program would wait for it.
+            from pumasi.core.measuring import FrameParser
+
+            self._parser = FrameParser()
         rows = []
         for rank, reading in self._parser.readings(frames):
             self.view.reading(rank, reading)

@@ -13,13 +13,15 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, NotThere, RunBusy, Unreachable
 from pumasi.kube import manifests
 from pumasi.kube.api import Api
-from pumasi.kube.archive import Archive
 from pumasi.kube.manifests import DOMAIN, KIND, WAITING, Owner
+
+if TYPE_CHECKING:
+    from pumasi.kube.archive import Archive
 
 BEAT = 10.0
 STALE = 30.0

@@ -17,9 +17,8 @@ from pumasi.core.kubewords import toleration
 from pumasi.core.launch import Program
 from pumasi.core.planner import Node, plan
 from pumasi.errors import Conflict, DoesNotFit, Forbidden, NotThere, PumasiError, Rejected, Unreachable, UsageError
-from pumasi.kube import detached, manifests, rights
+from pumasi.kube import manifests
 from pumasi.kube.api import Api
-from pumasi.kube.archive import Archive
 from pumasi.kube.config import connect
 from pumasi.kube.discovery import NOT_ENDED, Room
 from pumasi.kube.manifests import CodeObjects
@@ -103,8 +102,10 @@ async def detach(request: Request) -> None:
 
 
 async def _check_account(api: Api, namespace: str) -> None:
+    from pumasi.kube.rights import NAME
+
     try:
-        await api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/{rights.NAME}")
+        await api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/{NAME}")
     except NotThere:
         await _check_namespace(api, namespace)
         raise UsageError(
@@ -366,6 +367,8 @@ class KubernetesPool(Pool):
 
     async def start_manager(self) -> None:
         """Its Job, when all that its pods will need is there."""
+        from pumasi.kube import detached
+
         package = detached.package_map(self._run, self._record.owner)
         await asyncio.gather(self._be_uploaded(), self._api.create(self._path("configmaps"), package))
         tolerations = [toleration(text) for text in self._spec.tolerations]
@@ -374,6 +377,8 @@ class KubernetesPool(Pool):
 
     async def keep_output(self) -> None:
         """For a manager in the cluster, whose own disk goes with its pod."""
+        from pumasi.kube.archive import Archive
+
         self._record.archive = Archive(self._api, self._namespace, self._run, self._record.owner)
         await self._record.archive.open()
 
