@@ -359,7 +359,7 @@ def test_twenty_models_take_less_memory_than_one(tmp_path: Path) -> None:
     )
 
     def peak(*words: Path) -> int:
-        command = [sys.executable, "-c", program, tmp_path / "final.safetensors", *words]
+        command = [sys.executable, "-c", program, str(tmp_path / "final.safetensors"), *map(str, words)]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) << 10
 
     small = safetensors_of_one(tmp_path / "small.safetensors")

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from pumasi import models
 from pumasi.errors import UsageError
+from pumasi.models import archive as archives
 from pumasi.models import guard
 from pumasi.models.pickles import tensors_in
 from tests.unit.test_models_averaging import SAVERS, read, save_keras, save_npz
@@ -265,7 +266,11 @@ def test_tied_weights_and_views_are_averaged_once(tmp_path: Path) -> None:
         models.average([tmp_path / "0.pt", tmp_path / "apart.pt"], tmp_path / "no.pt")
 
 
-def test_the_pickle_of_a_checkpoint_stays_and_storages_are_aligned(tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [1 << 30, 0])
+def test_the_pickle_of_a_checkpoint_stays_and_storages_are_aligned(
+    large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "_ZIP64_FROM", large)
     for number in range(2):
         weights = {"w": whole(np.full((2, 2), float(number)))}
         save_object(tmp_path / f"{number}.pt", {"model": weights, "epoch": 3, "lr": [0.1], "name": "net"})
