@@ -34,7 +34,7 @@ def call(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     call("down")
-    before = Traces.seen()
+    before = Traces.seen(NAME)
     yield
     down = call("down")
     assert down.returncode == 0, down.stderr
@@ -74,7 +74,7 @@ def test_a_cluster_whose_maker_is_killed_at_any_moment_is_taken_down_without_a_t
         "logs/kubelet-node-0.log",
     ]
     for stage in stages:
-        before = Traces.seen()
+        before = Traces.seen(NAME)
         maker = subprocess.Popen(command("up", "--gpus", "1"), cwd=CHECKOUT, stderr=subprocess.DEVNULL)
         wait_for((CLUSTERS / NAME / stage).exists, f"{stage} to be there")
         maker.kill()
@@ -95,7 +95,7 @@ def test_a_cluster_that_was_killed_itself_is_cleared_away_by_the_next_one() -> N
 
 
 def test_a_maker_that_is_interrupted_twice_takes_away_what_it_has_made() -> None:
-    before = Traces.seen()
+    before = Traces.seen(NAME)
     maker = subprocess.Popen(
         command("up", "--gpus", "1"),
         cwd=CHECKOUT,
@@ -125,7 +125,7 @@ with own_cluster(Blueprint({NAME!r}, (1,))):
     print("up", flush=True)
     time.sleep(600)
 """
-    before = Traces.seen()
+    before = Traces.seen(NAME)
     process = subprocess.Popen(
         [sys.executable, "-c", holder], cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

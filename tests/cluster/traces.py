@@ -1,7 +1,9 @@
-"""All that clusters could leave behind on this machine."""
+"""All that a cluster could leave behind on this machine. What others do meanwhile, on clusters of theirs, is not looked
+at."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,6 +15,7 @@ from tools.common import CLUSTERS
 
 @dataclass(frozen=True)
 class Traces:
+    name: str
     processes: frozenset[str]
     mounts: frozenset[str]
     links: frozenset[str]
@@ -21,9 +24,11 @@ class Traces:
     files: frozenset[str]
 
     @classmethod
-    def seen(cls) -> Traces:
+    def seen(cls, name: str) -> Traces:
+        """Of the clusters whose name begins like that, and of those that nobody can name."""
         return cls(
-            processes=frozenset(_processes()),
+            name=name,
+            processes=frozenset(_processes(name)),
             mounts=frozenset(line for line in Path("/proc/self/mounts").read_text().splitlines() if "pumasi" in line),
             links=frozenset(path.name for path in Path("/sys/class/net").glob("pumasi-*")),
             groups=frozenset(str(path) for root in hierarchies() for path in root.glob("pumasi-*")),
@@ -35,8 +40,8 @@ class Traces:
         """The kernel reaps processes and frees loop devices in a moment of its own."""
 
         def left() -> dict[str, list[str]]:
-            now = Traces.seen()
-            news = {field.name: getattr(now, field.name) - getattr(self, field.name) for field in fields(self)}
+            now = Traces.seen(self.name)
+            news = {kind.name: getattr(now, kind.name) - getattr(self, kind.name) for kind in fields(self)[1:]}
             return {name: sorted(values) for name, values in news.items() if values}
 
         try:
@@ -51,13 +56,16 @@ def _files() -> Iterator[Path]:
     yield from (Path.home() / ".kube" / "cache" / "discovery").glob("10.88.*")
 
 
-def _processes() -> Iterator[str]:
+def _processes(name: str) -> Iterator[str]:
     """Those whose command line is one of a cluster's, or that see a cluster's folder as theirs."""
+    folder = re.compile(rf"{CLUSTERS}/([^/\s\0]+)")
     for process in Path("/proc").glob("[0-9]*"):
         try:
             mounts = (process / "mountinfo").read_text(errors="replace")
             words = (process / "cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
-        if "/run/pumasi/" in mounts or "/run/pumasi/" in words:
+        owners = folder.findall(mounts + words)
+        is_anothers = owners and not any(owner.startswith(name) for owner in owners)
+        if not is_anothers and ("/run/pumasi/" in mounts or "/run/pumasi/" in words):
             yield f"{process.name} {words}"
