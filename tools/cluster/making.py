@@ -41,8 +41,13 @@ mount --bind "$2" "$run/pumasi/cluster"
 shift 2
 index=0
 for share in "$@"; do
-    if [ -d "$share" ]; then mkdir "$run/pumasi/shares/$index"; else touch "$run/pumasi/shares/$index"; fi
-    mount --rbind "$share" "$run/pumasi/shares/$index"
+    if [ -d "$share" ]; then
+        mkdir "$run/pumasi/shares/$index"
+        mount --rbind "$share" "$run/pumasi/shares/$index"
+    else
+        # A copy: who installs a package replaces the file, and a mount of the old one would lead nowhere.
+        cp "$share" "$run/pumasi/shares/$index"
+    fi
     index=$((index + 1))
 done
 mount --no-mtab --move "$run" /run
