@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, NotThere, RunBusy, Unreachable
 from pumasi.kube import manifests
 from pumasi.kube.api import Api
+from pumasi.kube.http import end
 from pumasi.kube.manifests import DOMAIN, KIND, WAITING, Owner
 
 if TYPE_CHECKING:
@@ -352,9 +353,7 @@ class Record:
 
     async def leave(self) -> None:
         for task in self._tasks:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end(task)
         self._tasks = []
 
 

@@ -21,6 +21,7 @@ from pumasi.kube import manifests
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
 from pumasi.kube.discovery import NOT_ENDED, Room
+from pumasi.kube.http import end
 from pumasi.kube.manifests import CodeObjects
 from pumasi.kube.queueing import Left, ahead_of, leave_room, wish_of
 from pumasi.kube.record import LONGEST, Content, Record, anchor_path, list_waiting, path_of, read
@@ -404,13 +405,10 @@ class KubernetesPool(Pool):
 
     async def let_go(self) -> None:
         for task in list(self._tasks.values()):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end(task)
         if self._looking is not None:
-            self._looking.cancel()
-            with contextlib.suppress(asyncio.CancelledError, PumasiError):
-                await self._looking
+            with contextlib.suppress(PumasiError):
+                await end(self._looking)
 
 
 def _before_it(ahead: int) -> str:
