@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pumasi.kube.http import HEAD_LIMIT, Answer, Chunked, Client, HttpTrouble, end, proxy_from, within
+from pumasi.kube.http import HEAD_LIMIT, Answer, Chunked, Client, HttpTrouble, end_task, proxy_from, within
 from tests.serving import Request, Server, Step, answer, asynchronous, chunked, in_turn, serve, silence, until
 from tools.cluster import keys
 
@@ -531,7 +531,7 @@ async def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
 
     task = asyncio.ensure_future(stubborn())
     await asyncio.sleep(0)
-    await end(task)
+    await end_task(task)
     assert task.cancelled()
 
 
@@ -543,4 +543,4 @@ async def test_what_a_task_failed_of_is_told_by_its_end() -> None:
     task = asyncio.ensure_future(failing())
     await asyncio.sleep(0)
     with pytest.raises(ValueError, match="a bug"):
-        await end(task)
+        await end_task(task)

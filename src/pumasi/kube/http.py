@@ -173,7 +173,7 @@ def body_of(head: Head) -> Body:
 
 
 async def within(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """As `asyncio.wait_for`, which up to Python 3.11 may swallow a cancellation that comes when the work is just done."""
+    """As `asyncio.wait_for`, which up to Python 3.11 may swallow a cancellation that comes as the work gets done."""
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait((task,), timeout=seconds)
@@ -186,7 +186,7 @@ async def within(work: Coroutine[Any, Any, T], seconds: float) -> T:
     return task.result()
 
 
-async def end(task: asyncio.Future[Any]) -> None:
+async def end_task(task: asyncio.Future[Any]) -> None:
     """Cancel it for as long as it takes: code of others may swallow a cancellation. What it failed of is raised."""
     while not task.done():
         task.cancel()

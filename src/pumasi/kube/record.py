@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, NotThere, RunBusy, Unreachable
 from pumasi.kube import manifests
 from pumasi.kube.api import Api
-from pumasi.kube.http import end
+from pumasi.kube.http import end_task
 from pumasi.kube.manifests import DOMAIN, KIND, WAITING, Owner
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ class Record:
 
     async def leave(self) -> None:
         for task in self._tasks:
-            await end(task)
+            await end_task(task)
         self._tasks = []
 
 

@@ -21,7 +21,7 @@ from pumasi.kube import manifests
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
 from pumasi.kube.discovery import NOT_ENDED, Room
-from pumasi.kube.http import end
+from pumasi.kube.http import end_task
 from pumasi.kube.manifests import CodeObjects
 from pumasi.kube.queueing import Left, ahead_of, leave_room, wish_of
 from pumasi.kube.record import LONGEST, Content, Record, anchor_path, list_waiting, path_of, read
@@ -405,10 +405,10 @@ class KubernetesPool(Pool):
 
     async def let_go(self) -> None:
         for task in list(self._tasks.values()):
-            await end(task)
+            await end_task(task)
         if self._looking is not None:
             with contextlib.suppress(PumasiError):
-                await end(self._looking)
+                await end_task(self._looking)
 
 
 def _before_it(ahead: int) -> str:
