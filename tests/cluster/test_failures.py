@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 from subprocess import Popen
@@ -237,10 +238,15 @@ def test_a_gang_on_a_drained_node_starts_again_elsewhere(place: Place, kubernete
     assert done.stdout.count("ready 1 node-0") == 3
 
 
-def test_a_gang_whose_node_is_lost_starts_again_without_it(place: Place, kubernetes: Kubernetes) -> None:
+def start_two_a_node(place: Place, silence: str) -> subprocess.Popen[str]:
     place.script(AGAIN)
-    process = place.start("--gpus", "4", "--max-per-node", "2", "--silence", "5", "train.py")
+    process = place.start("--gpus", "4", "--max-per-node", "2", "--silence", silence, "train.py")
     place.wait_for_output("ready 0", 4)
+    return process
+
+
+def test_a_gang_whose_node_is_lost_starts_again_without_it(place: Place, kubernetes: Kubernetes) -> None:
+    process = start_two_a_node(place, silence="5")
     lost = node_beside(place, "node-1")
     with breaking.powered_off(kubernetes, lost):
         done = finish(process, 200)
@@ -253,9 +259,7 @@ def test_a_gang_whose_node_is_lost_starts_again_without_it(place: Place, kuberne
 
 
 def test_a_gang_whose_node_restarts_starts_again_free_of_charge(place: Place, kubernetes: Kubernetes) -> None:
-    place.script(AGAIN)
-    process = place.start("--gpus", "4", "--max-per-node", "2", "--silence", "30", "train.py")
-    place.wait_for_output("ready 0", 4)
+    process = start_two_a_node(place, silence="30")
     node = node_beside(place, "node-1")
     with breaking.powered_off(kubernetes, node):
         pass

@@ -7,14 +7,14 @@ import itertools
 import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pumasi.kube.http import HEAD_LIMIT, Answer, Chunked, Client, HttpTrouble, end_task, proxy_from, within
+from pumasi.kube.http import HEAD_LIMIT, Answer, Chunked, Client, HttpTrouble, proxy_from
 from tests.serving import Request, Server, Step, answer, asynchronous, chunked, in_turn, serve, silence, until
 from tools.cluster import keys
 
@@ -496,51 +496,3 @@ def test_the_environment_chooses_a_proxy_as_it_does_for_kubectl(
     server: str, environ: Mapping[str, str], proxy: str
 ) -> None:
     assert proxy_from(server, environ) == proxy
-
-
-@asynchronous
-async def test_a_cancellation_that_comes_just_when_the_work_is_done_is_not_swallowed() -> None:
-    """As `asyncio.wait_for` does it up to Python 3.11: who waits for the end of a loop then waits for ever."""
-    done = asyncio.get_running_loop().create_future()
-
-    async def work() -> None:
-        await done
-
-    waiting = asyncio.ensure_future(within(work(), 60))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    done.set_result(None)
-    await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-
-
-@asynchronous
-async def test_what_takes_too_long_is_given_up() -> None:
-    with pytest.raises(asyncio.TimeoutError):
-        await within(asyncio.sleep(60), 0.01)
-
-
-@asynchronous
-async def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
-    async def stubborn() -> None:
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
-        await asyncio.sleep(60)
-
-    task = asyncio.ensure_future(stubborn())
-    await asyncio.sleep(0)
-    await end_task(task)
-    assert task.cancelled()
-
-
-@asynchronous
-async def test_what_a_task_failed_of_is_told_by_its_end() -> None:
-    async def failing() -> None:
-        raise ValueError("a bug")
-
-    task = asyncio.ensure_future(failing())
-    await asyncio.sleep(0)
-    with pytest.raises(ValueError, match="a bug"):
-        await end_task(task)

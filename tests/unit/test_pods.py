@@ -99,8 +99,7 @@ class Scene:
         self.sink = Sink()
         self.wholes = 0
         self.away: list[str] = []
-        self.gang = PodGang(api, NAMESPACE, RUN, self.order, self.sink, self._be_whole)
-        self.gang.away = self.away.append
+        self.gang = PodGang(api, NAMESPACE, RUN, self.order, self.sink, self._be_whole, self.away.append)
 
     def _be_whole(self) -> None:
         self.wholes += 1

@@ -11,11 +11,11 @@ import base64
 import re
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Coroutine, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import AsyncGenerator, Mapping
+from typing import NamedTuple, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
-T = TypeVar("T")
+from pumasi.kube.waiting import within
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
@@ -170,29 +170,6 @@ def body_of(head: Head) -> Body:
     if not re.fullmatch(r"[0-9]{1,15}", length):
         raise HttpTrouble(f"the answer's length makes no sense: {length[:40]}")
     return Fixed(int(length))
-
-
-async def within(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """As `asyncio.wait_for`, which up to Python 3.11 may swallow a cancellation that comes as the work gets done."""
-    task = asyncio.ensure_future(work)
-    try:
-        done, _ = await asyncio.wait((task,), timeout=seconds)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    if not done:
-        task.cancel()
-        raise asyncio.TimeoutError
-    return task.result()
-
-
-async def end_task(task: asyncio.Future[Any]) -> None:
-    """Cancel it for as long as it takes: code of others may swallow a cancellation. What it failed of is raised."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait((task,), timeout=0.1)
-    if not task.cancelled():
-        task.result()
 
 
 class Answer:

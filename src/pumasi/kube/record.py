@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, NotThere, RunBusy, Unreachable
 from pumasi.kube import manifests
 from pumasi.kube.api import Api
-from pumasi.kube.http import end_task
 from pumasi.kube.manifests import DOMAIN, KIND, WAITING, Owner
+from pumasi.kube.waiting import end_task, set_within
 
 if TYPE_CHECKING:
     from pumasi.kube.archive import Archive
@@ -232,7 +232,7 @@ class Record:
 
     async def _keep(self) -> None:
         while True:
-            await _either(self._dirty, BEAT)
+            await set_within(self._dirty, BEAT)
             self._dirty.clear()
             try:
                 await self._write()
@@ -355,15 +355,6 @@ class Record:
         for task in self._tasks:
             await end_task(task)
         self._tasks = []
-
-
-async def _either(event: asyncio.Event, seconds: float) -> None:
-    """Until it is set, or the time is over. `asyncio.wait_for` may swallow a cancellation that comes just then."""
-    waiting = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait((waiting,), timeout=seconds)
-    finally:
-        waiting.cancel()
 
 
 PumasiReason = ClusterTrouble | RunBusy

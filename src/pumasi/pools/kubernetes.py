@@ -21,10 +21,10 @@ from pumasi.kube import manifests
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
 from pumasi.kube.discovery import NOT_ENDED, Room
-from pumasi.kube.http import end_task
 from pumasi.kube.manifests import CodeObjects
 from pumasi.kube.queueing import Left, ahead_of, leave_room, wish_of
 from pumasi.kube.record import LONGEST, Content, Record, anchor_path, list_waiting, path_of, read
+from pumasi.kube.waiting import end_task
 from pumasi.pools.base import Found, Order, Pool, Request, Sink
 from pumasi.pools.pods import MARGIN, PodGang
 
@@ -295,9 +295,10 @@ class KubernetesPool(Pool):
         self._start(gang, gang.run((), heard, ran=ran))
 
     def _gang(self, order: Order, sink: Sink) -> PodGang:
-        gang = PodGang(self._api, self._namespace, self._run, order, sink, self._whole)
-        gang.away = lambda why: self.tell(why or "The cluster can be reached again.")
-        return gang
+        return PodGang(self._api, self._namespace, self._run, order, sink, self._whole, self._away)
+
+    def _away(self, why: str) -> None:
+        self.tell(why or "The cluster can be reached again.")
 
     def _whole(self) -> None:
         """From now on it goes on without us, as long as it may."""

@@ -35,12 +35,22 @@ class _NotCreated(Exception):
 class PodGang:
     """`whole` is called when all its ranks run; `away` with a sentence when the API server can't be reached."""
 
-    def __init__(self, api: Api, namespace: str, run: str, order: Order, sink: Sink, whole: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        run: str,
+        order: Order,
+        sink: Sink,
+        whole: Callable[[], None],
+        away: Callable[[str], None],
+    ) -> None:
         self._api = api
         self._folder = f"/api/v1/namespaces/{namespace}/pods"
         self._namespace = namespace
         self._selector = manifests.of_attempt(run, order.task, order.attempt)
         self._whole = whole
+        self._away = away
         self._changed = asyncio.Event()
         self._synced = asyncio.Event()
         self._objects: dict[str, Mapping[str, Any]] = {}
@@ -66,7 +76,6 @@ class PodGang:
         self.grace = float(order.configs[0]["grace"])
         self.lost_nodes: set[str] = set()
         self.over = self.turned_away = False
-        self.away: Callable[[str], None] = lambda _: None
 
     # ---- from beginning to end
 
@@ -131,7 +140,7 @@ class PodGang:
 
     async def _watch(self, *, fresh: bool) -> None:
         changes = self._api.watch(
-            self._folder, patience=PATIENCE, away=self.away, fresh=fresh, labelSelector=self._selector
+            self._folder, patience=PATIENCE, away=self._away, fresh=fresh, labelSelector=self._selector
         )
         async for kind, pod in changes:
             if kind == "SYNCED":
@@ -224,7 +233,7 @@ class PodGang:
         try:
             await self._api.delete_all(self._folder, grace=grace, labelSelector=self._selector, **fields)
         except ClusterTrouble as trouble:
-            self.away(trouble.message)
+            self._away(trouble.message)
             self._nudge = asyncio.get_running_loop().time() + AGAIN
 
     async def _force(self) -> None:
@@ -234,7 +243,7 @@ class PodGang:
             for pod in left:
                 await self._api.delete(f"{self._folder}/{pod.name}", grace=0)
         except Unreachable as trouble:
-            self.away(trouble.message)
+            self._away(trouble.message)
             self._deadline = asyncio.get_running_loop().time() + AGAIN
             return
         self.lost_nodes |= {pod.node for pod in left if pod.node and not pod.ended}
@@ -292,7 +301,7 @@ class PodGang:
             self._unreadable = _trouble(error)
             self._changed.set()
         except ClusterTrouble as error:
-            self.away(f"The output of the pod {name} could not be read to its end: {error.message}")
+            self._away(f"The output of the pod {name} could not be read to its end: {error.message}")
 
     def _has_ended(self, name: str) -> bool:
         return name in self._gone or name in self._ended
