@@ -6,7 +6,7 @@ ENVIRONMENTS := $(PYTHON) -m tools.environments
 
 given = $(if $(filter command,$(origin $(1))),--$(2) '$($(1))')
 
-.PHONY: help demo test test-all test-cluster check format bench cluster cluster-down cluster-programs frameworks setup \
+.PHONY: help demo test test-all test-cluster test-browser browser check format bench cluster cluster-down cluster-programs frameworks setup \
     clean
 
 help:  ## this list
@@ -16,14 +16,20 @@ demo: setup  ## train a small real model with 1 and with 2 slots, and see that t
 	@$(BIN)/python examples/demo.py
 
 test: setup  ## the quick suite: minutes, with JAX and Keras
-	$(BIN)/pytest -n 2 -m "not big and not cluster"
+	$(BIN)/pytest -n 2 -m "not big and not cluster and not browser"
 
-test-all: setup frameworks cluster-programs  ## all tests: the quick suite, the big frameworks, the real Kubernetes
+test-all: setup frameworks cluster-programs browser  ## all tests: the quick suite, the big frameworks, a browser, the real Kubernetes
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m cluster
 	$(BIN)/pytest -n 2 -m "not cluster"
 
 test-cluster: setup cluster-programs  ## on a Kubernetes of their own, or on the one that PUMASI_TEST_KUBECONFIG names
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "cluster and not big"
+
+test-browser: setup browser  ## the pages of `pumasi serve` in a real browser
+	$(BIN)/pytest -m browser
+
+browser:
+	@$(PYTHON) -m tools.browser
 
 cluster-programs:
 	@$(if $(PUMASI_TEST_KUBECONFIG),,$(PYTHON) -m tools.cluster build)

@@ -10,41 +10,64 @@ import random
 import secrets
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pumasi.agent.files import step_files
 from pumasi.core import manage
 from pumasi.core.endings import outcome_of
-from pumasi.core.flows.single import Single
+from pumasi.core.flows import MAIN
+from pumasi.core.flows.catalogue import flow_of
 from pumasi.core.frameworks import Gang
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.outcome import Outcome, Verdict
+from pumasi.core.placeholders import fill
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
 from pumasi.errors import ClusterTrouble, DoesNotFit, RunBusy, Unreachable
-from pumasi.pools.base import Found, Order, Pool
+from pumasi.pools.base import Found, FoundTask, Order, Pool
 from pumasi.recorder import Recorder
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
 
-TASK = "main"
+_STATES = {
+    manage.Phase.QUEUED: "queued",
+    manage.Phase.PLACING: "queued",
+    manage.Phase.LAUNCHING: "starting",
+    manage.Phase.RUNNING: "running",
+    manage.Phase.ENDING: "ending",
+    manage.Phase.KILLING: "ending",
+    manage.Phase.ENDED: "ended",
+}
 _PHASES = {"starting": manage.Phase.LAUNCHING, "running": manage.Phase.RUNNING, "ending": manage.Phase.RUNNING}
 
 
+class Task(NamedTuple):
+    """What a task asks for, and what its ranks run."""
+
+    spec: Spec
+    program: Program
+
+
 class Manager:
-    """Steers one run from its plan to its outcome. Also the pool's sink: whatever the gang does comes in here."""
+    """Steers one run from its plan to its outcome. Also the pool's sink: whatever the gangs do comes in here."""
 
     def __init__(self, run_id: str, folder: str, spec: Spec, program: Program, pool: Pool, recorder: Recorder) -> None:
         self._run_id = run_id
         self._folder = folder
         self._spec = spec
         self._program = program
+        self._flow = flow_of(spec, folder)
         self._pool = pool
         self._recorder = recorder
         self._events: asyncio.Queue[manage.Event | BaseException] = asyncio.Queue()
-        self._gangs: dict[int, Gang] = {}
-        self._gpus: dict[int, Mapping[str, Any]] = {}
+        self._ended: Mapping[str, Outcome] = {}
+        self._works: dict[str, Task] = {}
+        self._gangs: dict[tuple[str, int], Gang] = {}
+        self._gpus: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._next_number = 0
+        self._placing = asyncio.Lock()
         self._started: float | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,9 +93,11 @@ class Manager:
 
     async def _steer(self, state: manage.RunState) -> Outcome:
         while state.outcome is None:
-            before = state.summary
+            before = state
             state, actions = manage.step(state, await self._next())
-            if state.summary != before and state.outcome is None:
+            self._ended = state.ended
+            self._keep_tasks(before.tasks, state.tasks)
+            if state.summary != before.summary and state.outcome is None:
                 self._recorder.update(time.time(), state=state.summary)
             for action in actions:
                 self._do(action)
@@ -81,22 +106,57 @@ class Manager:
     def _begin(self, found: Found | None) -> manage.RunState:
         spec = self._spec
         policy = manage.Policy(
-            spec.restarts, spec.timeout, spec.start_timeout, spec.grace, spec.wait, self._pool.confirm
+            max(spec.restarts, self._flow.restarts),
+            spec.timeout,
+            spec.start_timeout,
+            spec.grace,
+            spec.wait,
+            self._pool.confirm,
         )
         now = time.monotonic()
         if found is None:
             for note in self._program.notes:
                 self._note(note)
+            if self._flow.title:
+                told = {"on": spec.on, "framework": self._program.framework, "because": self._program.because}
+                self._recorder.event(time.time(), "flow", run=self._run_id, title=self._flow.title, **told)
             self._post(manage.Begun(now))
-            return manage.begin(Single(TASK), policy)
+            return manage.begin(self._flow, policy)
         self._post(manage.Begun(now - (time.time() - found.created)))
+        self._started = found.started
+        self._ended = {name: task.outcome for name, task in found.tasks.items() if task.outcome is not None}
+        if self._flow.title:
+            self._note(f"{self._run_id} goes on: {len(self._ended)} of its tasks are done already.")
+        self._next_number = max((task.first + task.ranks for task in found.tasks.values()), default=0)
+        return manage.begin(self._flow, policy, [self._go_on(name, task, now) for name, task in found.tasks.items()])
+
+    def _go_on(self, name: str, found: FoundTask, now: float) -> manage.TaskState:
+        """With what another manager has left of it."""
         phase = _PHASES.get(found.state, manage.Phase.QUEUED)
-        due = None if phase is manage.Phase.RUNNING else now + spec.start_timeout * (phase in _PHASES.values())
-        task = manage.TaskState(TASK, found.attempt, phase, due, restarts=found.restarts)
+        state = manage.TaskState(name, found.attempt, phase, restarts=found.restarts)
+        if found.outcome is not None:
+            return state.ended(found.outcome)
         if phase is not manage.Phase.QUEUED:
-            self._started = found.started
-            self._pool.adopt(self._order(found.attempt, found.placement), self, self._recorder.heard(found.attempt))
-        return manage.begin(Single(TASK), policy, [task])
+            order = self._order(name, found.attempt, found.placement, found.first)
+            self._pool.adopt(order, self, self._recorder.heard(self._log(order)))
+        limit = self._spec.start_timeout if phase is manage.Phase.LAUNCHING else 0.0
+        return state if phase is manage.Phase.RUNNING else replace(state, due=now + limit)
+
+    def _keep_tasks(self, before: Mapping[str, manage.TaskState], after: Mapping[str, manage.TaskState]) -> None:
+        """What the next manager needs to go on, should this one be lost."""
+        for name, task in after.items():
+            if name != MAIN and task != before.get(name):
+                outcome = None if task.outcome is None else task.outcome.told()
+                if task.outcome is not None:
+                    self._recorder.event(time.time(), "task ended", task=name, **task.outcome.told())
+                self._recorder.task(
+                    time.time(),
+                    name,
+                    state=_STATES[task.phase],
+                    attempt=task.attempt,
+                    restarts=task.restarts,
+                    outcome=outcome,
+                )
 
     def stop(self, *, force: bool = False) -> None:
         self._post(manage.StopAsked(time.monotonic(), force))
@@ -116,7 +176,9 @@ class Manager:
 
     def _finish(self, outcome: Outcome) -> Outcome:
         now = time.time()
-        told = {**asdict(outcome), "verdict": outcome.verdict.value}
+        if report := self._flow.report(self._ended):
+            self._recorder.event(now, "report", **report)
+        told = outcome.told()
         # In this order: who sees that the run has ended finds the event that tells how.
         self._recorder.event(now, "finished", run=self._run_id, **told)
         self._recorder.update(
@@ -132,20 +194,19 @@ class Manager:
             case manage.Place():
                 self._spawn(self._place(action.task, action.attempt))
             case manage.Launch():
-                self._spawn(self._launch(action.attempt, action.placement))
+                self._spawn(self._launch(action.task, action.attempt, action.placement))
             case manage.End():
-                self._recorder.event(now, "ending", why=action.why)
+                self._recorder.event(now, "ending", **_about(action.task), why=action.why)
                 self._pool.end(action.task, action.attempt, action.grace)
             case manage.Kill():
                 self._pool.end(action.task, action.attempt, 0)
             case manage.Wake():
                 self._set_wake(action.at)
             case manage.Waiting():
-                self._recorder.event(now, "waiting", run=self._run_id, reason=action.reason)
+                self._recorder.event(now, "waiting", run=self._run_id, **_about(action.task), reason=action.reason)
             case manage.Restarting():
-                self._recorder.event(
-                    now, "restarting", attempt=action.attempt, reason=action.reason, spent=action.spent
-                )
+                told = {"attempt": action.attempt, "reason": action.reason, "spent": action.spent}
+                self._recorder.event(now, "restarting", **_about(action.task), **told)
 
     def _note(self, text: str) -> None:
         self._recorder.event(time.time(), "note", text=text)
@@ -171,109 +232,145 @@ class Manager:
         delay = max(0.0, at - time.monotonic())
         self._wake = asyncio.get_running_loop().call_later(delay, lambda: self._post(manage.Tick(time.monotonic())))
 
+    def _task(self, name: str) -> Task:
+        if name not in self._works:
+            work = self._flow.work(name, self._ended)
+            command = self._program.parts.get(work.program, self._program.command)
+            spec = replace(self._spec, slots=work.slots or self._spec.slots, env={**self._spec.env, **work.env})
+            files = step_files() if work.is_step else self._program.files
+            self._works[name] = Task(
+                spec, self._program._replace(command=(*fill(command, work.values), *work.arguments), files=files)
+            )
+        return self._works[name]
+
     async def _place(self, task: str, attempt: int) -> None:
-        spec = self._spec
+        """One after the other: what one task takes is not there for the next."""
+        async with self._placing:
+            self._post(await self._find_room(task, attempt))
+
+    async def _find_room(self, task: str, attempt: int) -> manage.Event:
+        spec = self._task(task).spec
         try:
             nodes = await self._pool.nodes()
         except Unreachable as error:
-            self._post(manage.Refused(time.monotonic(), task, attempt, error.message, False, error.hint))
-            return
+            return manage.Refused(time.monotonic(), task, attempt, error.message, False, error.hint)
         try:
             placement = plan(nodes, spec.slots, most_per_node=spec.max_per_node).placement
         except DoesNotFit as error:
-            self._post(self._refusal(task, attempt, error))
-            return
-        gpus = await self._pool.reserve(placement)
+            return self._refusal(task, attempt, error)
+        gpus = await self._pool.reserve(task, placement)
         if gpus is None:
-            self._post(manage.Refused(time.monotonic(), task, attempt, "Another run was faster to take the GPUs."))
-            return
-        self._gpus[attempt] = gpus
-        self._post(manage.Placed(time.monotonic(), task, attempt, placement))
+            return manage.Refused(time.monotonic(), task, attempt, "Another run was faster to take the GPUs.")
+        self._gpus[task, attempt] = gpus
+        return manage.Placed(time.monotonic(), task, attempt, placement)
 
     def _refusal(self, task: str, attempt: int, error: DoesNotFit) -> manage.Refused:
         """What would not fit even if nobody else were there is told as that."""
         now = time.monotonic()
         try:
-            plan(self._pool.capacity(), self._spec.slots, most_per_node=self._spec.max_per_node)
+            spec = self._task(task).spec
+            plan(self._pool.capacity(), spec.slots, most_per_node=spec.max_per_node)
         except DoesNotFit as never:
             return manage.Refused(now, task, attempt, never.message, True, never.hint)
         reason = f"{error.message} {self._pool.remark}".rstrip()
         return manage.Refused(now, task, attempt, reason, False, error.hint)
 
-    async def _launch(self, attempt: int, placement: Mapping[str, int]) -> None:
-        order = self._order(attempt, placement)
-        gang = self._gangs[attempt]
+    async def _launch(self, task: str, attempt: int, placement: Mapping[str, int]) -> None:
+        order = self._order(task, attempt, placement, self._next_number)
+        gang, program = self._gangs[task, attempt], self._task(task).program
         now = time.time()
         self._recorder.event(
             now,
             "planned",
             run=self._run_id,
+            **_about(task),
             on=self._spec.on,
             placement=dict(placement),
             unplaced=self._pool.is_blind,
             chief=order.nodes[0],
-            framework=self._program.framework,
-            because=self._program.because,
-            python=self._program.command[0],
-            gpus={node: list(ids) for node, ids in self._gpus[attempt].items()},
+            framework=program.framework,
+            because=program.because,
+            python=program.command[0],
+            gpus={node: list(ids) for node, ids in self._gpus[task, attempt].items()},
             see_gpus=gang.see_gpus,
         )
-        self._recorder.update(now, attempt=attempt, placement=dict(placement), ranks=len(gang.table.ranks))
-        self._recorder.event(now, "starting", attempt=attempt)
+        ranks = len(gang.table.ranks)
+        if task == MAIN:
+            self._recorder.update(now, attempt=attempt, placement=dict(placement), ranks=ranks)
+        else:
+            self._recorder.task(now, task, placement=dict(placement), ranks=ranks, first=self._next_number)
+            self._next_number += ranks
+        self._recorder.event(now, "starting", **self._numbered(order), attempt=attempt)
         try:
             await self._pool.launch(order, self)
         except OSError as error:
             outcome = Outcome(Verdict.FAILED, f"The gang could not be started: {error}.")
-            self._post(manage.Ended(time.monotonic(), TASK, attempt, outcome))
+            self._post(manage.Ended(time.monotonic(), task, attempt, outcome))
 
-    def _order(self, attempt: int, placement: Mapping[str, int]) -> Order:
+    def _order(self, task: str, attempt: int, placement: Mapping[str, int], first: int) -> Order:
+        spec, program = self._task(task)
         details = Attempt(
             run=self._run_id,
             number=attempt,
             placement=placement,
-            gpus=self._gpus.get(attempt, {}),
+            gpus=self._gpus.get((task, attempt), {}),
             secret=secrets.token_hex(32),
             nonce=secrets.token_hex(4),
             folder=self._folder,
             addresses=self._pool.addresses(chief_first(placement)),
+            task=task,
+            first=0 if task == MAIN else first,
         )
-        gang = self._gangs[attempt] = gang_of(self._spec, self._program, details)
-        return Order(TASK, attempt, gang.table.nodes, agent_configs(self._spec, self._program, details, gang))
+        gang = self._gangs[task, attempt] = gang_of(spec, program, details)
+        return Order(task, attempt, gang.table.nodes, agent_configs(spec, program, details, gang))
 
     # ---- what the gang tells
 
     def frames(self, order: Order, chunk: bytes) -> None:
-        self._recorder.frames(time.time(), order.attempt, chunk)
+        self._recorder.frames(time.time(), self._log(order), chunk)
 
     def said(self, order: Order, words: Mapping[str, Any]) -> None:
         now = time.time()
         if words["event"] == "running":
             self._started = self._started or now
             self._recorder.update(now, started=self._started)
-            self._tell_once(now, "running", attempt=order.attempt, ranks=self._named(order, words["ranks"]))
+            self._tell_once(now, "running", order, ranks=self._named(order, words["ranks"]))
             self._post(manage.Started(time.monotonic(), order.task, order.attempt))
         elif words["event"] == "exit":
             ended = {key: words[key] for key in ("rank", "code", "signal")}
-            self._tell_once(now, "rank ended", attempt=order.attempt, **ended)
+            self._tell_once(now, "rank ended", order, **ended)
         elif words["event"] == "ending":
             outcome = self._outcome(order, words["outcome"])
             self._post(manage.Failing(time.monotonic(), order.task, order.attempt, outcome))
         elif words["event"] == "note":
             self._note(words["text"])
         elif words["event"] == "gap":
-            self._recorder.event(now, "gap", attempt=order.attempt, rank=words["rank"], lines=words["lines"])
+            lost = {"attempt": order.attempt, "rank": words["rank"], "lines": words["lines"]}
+            self._recorder.event(now, "gap", **_about(order.task), **lost)
 
-    def _tell_once(self, at: float, kind: str, **data: Any) -> None:
+    def _log(self, order: Order) -> int:
+        """Which of the run's logs an attempt writes to: its own, or the one that several tasks have in common."""
+        return order.attempt if order.task == MAIN else 0
+
+    def _numbered(self, order: Order) -> dict[str, Any]:
+        """Which task it is, and the numbers of its processes."""
+        ranks = len(self._gangs[order.task, order.attempt].table.ranks)
+        return {} if order.task == MAIN else {"task": order.task, "numbers": [order.configs[0]["first"], ranks]}
+
+    def _tell_once(self, at: float, kind: str, order: Order, **told: Any) -> None:
         """A gang that was adopted tells from its beginning what the manager before us has written down already."""
+        data = {**self._numbered(order), "attempt": order.attempt, **told}
         if self._pool.found is None or not self._recorder.has_event(kind, data):
             self._recorder.event(at, kind, **data)
 
     def _named(self, order: Order, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        table = self._gangs[order.attempt].table
+        table = self._gangs[order.task, order.attempt].table
         return [{**rank, "node": order.nodes[rank["node"]], "role": table.ranks[rank["rank"]].role} for rank in ranks]
 
     def ended(self, order: Order, facts: Mapping[str, Any]) -> None:
         outcome, spends = self._outcome(order, facts), facts.get("spends", True)
+        if order.task != MAIN:
+            outcome = replace(outcome, metrics=self._recorder.last.get(order.configs[0]["first"], {}))
         self._post(manage.Ended(time.monotonic(), order.task, order.attempt, outcome, spends))
 
     def refused(self, order: Order, reason: str, hopeless: bool, hint: str) -> None:
@@ -283,4 +380,9 @@ class Manager:
         self._post(manage.TurnedAway(now, order.task, order.attempt, reason, hopeless, hint, patience))
 
     def _outcome(self, order: Order, facts: Mapping[str, Any]) -> Outcome:
-        return outcome_of(facts, order.nodes, len(self._gangs[order.attempt].table.ranks))
+        return outcome_of(facts, order.nodes, len(self._gangs[order.task, order.attempt].table.ranks))
+
+
+def _about(task: str) -> dict[str, str]:
+    """Which task an event is about, where there may be several."""
+    return {} if task == MAIN else {"task": task}

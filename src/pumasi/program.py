@@ -6,10 +6,13 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pumasi.agent.files import shim_files
 from pumasi.core.command import program_of, script_of
+from pumasi.core.flows import average
+from pumasi.core.flows.average import suffix_of, without_suffix
 from pumasi.core.frameworks import Layout
 from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, traps
 from pumasi.core.launch import Program
@@ -18,13 +21,21 @@ from pumasi.errors import UsageError
 
 MOST_SOURCES = 200
 """Modules beside the script that are looked at for the framework that they import."""
+STEP = (
+    "-c",
+    "import os, sys; sys.path[:1] = [os.path.join(os.environ['PUMASI_DIR'], 'steps')]; "
+    "from pumasi.steps import main; sys.exit(main(sys.argv[1:]))",
+)
+"""What we do ourselves between the user's programs, with their Python: see `steps`."""
 _CHIEF_ONLY = frozenset(("mpirun", "mpiexec", "horovodrun"))
 
 
 def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
     folder = Path(spec.workdir)
     here = spec.pool == "local"
-    command = _command(spec, folder, environ) if here else _command_elsewhere(spec, folder)
+    command = _resolved(spec, environ)
+    if spec.strategy == "average":
+        command = without_suffix(command, suffix_of(spec.command))
     script = script_of(spec.command)
     sources = dict(_sources(folder, script)) if script else {}
     same_python = here and Path(command[0]).resolve() == Path(sys.executable).resolve()
@@ -42,7 +53,34 @@ def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
         launcher=launcher,
         joins=joins(found),
         notes=_notes(spec, found),
+        parts=_parts(spec, environ),
     )
+
+
+def _resolved(spec: Spec, environ: Mapping[str, str]) -> tuple[str, ...]:
+    folder = Path(spec.workdir)
+    return _command(spec, folder, environ) if spec.pool == "local" else _command_elsewhere(spec, folder)
+
+
+def _parts(spec: Spec, environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The commands of tasks beside the trainers."""
+    if spec.strategy != "average":
+        return {}
+    python = find_python(spec, environ) if spec.pool == "local" else spec.python or "python3"
+    parts: dict[str, tuple[str, ...]] = {average.AVERAGE: (python, *STEP, "average")}
+    if data := spec.split or spec.copy:
+        _check_file(Path(spec.workdir), data, may_be_folder=True)
+        parts[average.DATA] = (python, *STEP, "split" if spec.split else "copy", data)
+    if spec.evaluate:
+        judge = _resolved(replace(spec, command=spec.evaluate), environ)
+        parts[average.EVALUATE] = without_suffix(judge, suffix_of(spec.command))
+    return parts
+
+
+_POOR = (
+    "To average once, at the end, models that began apart is likely to be poor: the same weight means another thing in "
+    "each. --rounds with {init}, or --init, gives them a common start; --evaluate shows whether it helped."
+)
 
 
 def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
@@ -50,6 +88,8 @@ def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
     layout = Layout(spec.slots, shares, spec.per_node, spec.slot_as_node, spec.shim)
     cores = os.cpu_count() or 1
     crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node and spec.pool == "local"
+    if spec.strategy == "average" and spec.rounds == 1 and spec.init is None:
+        return (_POOR, *traps(found, layout))
     crowded = (f"{spec.slots} processes share the {cores} cores of this machine.",) if crowd else ()
     return (*crowded, *traps(found, layout))
 
@@ -118,9 +158,9 @@ def find_python(spec: Spec, environ: Mapping[str, str]) -> str:
     return sys.executable
 
 
-def _check_file(folder: Path, name: str) -> None:
+def _check_file(folder: Path, name: str, *, may_be_folder: bool = False) -> None:
     path = folder / name
-    if os.path.isdir(path):  # noqa: PTH112
+    if os.path.isdir(path) and not may_be_folder:  # noqa: PTH112
         raise UsageError(f"{name} is a folder, not a program.", "Name the script in it.")
     if not os.path.exists(path):  # noqa: PTH110
         raise UsageError(f"There is no {name} in {folder}.", _similar(folder, name))

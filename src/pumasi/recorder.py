@@ -52,7 +52,10 @@ class Recorder:
         self.copy: Copy | None = None
         self._parser: FrameParser | None = None
         self._pending: dict[str, object] = {}
+        self._tasks = store.tasks(run_id)
         self._told = False
+        self.last: dict[int, dict[str, float]] = {}
+        """The last metrics, by the number of the process."""
 
     def event(self, at: float, kind: str, **data: Any) -> None:
         self.view.event(at, kind, data)
@@ -71,6 +74,16 @@ class Recorder:
         try:
             self._store.update_run(self._run_id, **self._pending)
             self._pending.clear()
+        except SystemTrouble as trouble:
+            self._tell(at, trouble)
+
+    def task(self, at: float, name: str, **fields: object) -> None:
+        """What the next manager needs of one of several tasks."""
+        self._tasks.setdefault(name, {}).update(fields)
+        if self.copy is not None:
+            self.copy.update({"tasks": self._tasks})
+        try:
+            self._store.keep_task(self._run_id, name, self._tasks[name])
         except SystemTrouble as trouble:
             self._tell(at, trouble)
 
@@ -100,6 +113,7 @@ class Recorder:
         rows = []
         for rank, reading in self._parser.readings(frames):
             self.view.reading(rank, reading)
+            self.last.setdefault(rank, {}).update(reading.values)
             rows += [
                 MetricRow(at, attempt, rank, reading.step, reading.epoch, name, value)
                 for name, value in reading.values.items()

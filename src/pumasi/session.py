@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import os
 import shutil
 import signal
@@ -20,7 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from pumasi.agent.agent import kill_family
+from pumasi.core import kubewords
 from pumasi.core.command import script_of
+from pumasi.core.flows import average
+from pumasi.core.flows.catalogue import VARIABLES, flow_of
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planner import plan
@@ -29,7 +33,7 @@ from pumasi.core.spec import DEFAULTS, Spec, parse_spec, run_name
 from pumasi.errors import ClusterTrouble, PumasiError, SystemTrouble
 from pumasi.manager import Manager
 from pumasi.pools import open_pool
-from pumasi.pools.base import Request
+from pumasi.pools.base import Found, FoundTask, Request, found_task
 from pumasi.program import find_program
 from pumasi.recorder import Recorder, Unwatched, View
 from pumasi.store import RunRecord, Store, default_home
@@ -37,13 +41,16 @@ from pumasi.store.home import runs_folder
 
 START_SECONDS = 30.0
 """How long a background manager may take to be there."""
+MOST_LOOKED_AT = 100
+"""Runs, from the newest on, among which one is looked for that can go on."""
 QUESTION = "[s]top it, [l]eave it running, or go on? Type s, l or nothing, then Enter. (Ctrl-C again stops it.)"
 
 
 def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | None:
     """Run it here and now. None: the user has left it running in the background."""
     spec, program, packed = prepare(spec, store.home)
-    record = new_record(store, spec, program.framework, detached=False)
+    left = interrupted(store, spec)
+    record = left or new_record(store, spec, program.framework, detached=False)
     session = Session(store, record, spec, program, view, terminal=terminal, packed=packed)
     try:
         return session.run()
@@ -54,7 +61,7 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
         hint = f"{record.id} goes on in the cluster without a manager here: pumasi attach {record.id} returns to it."
         raise ClusterTrouble(trouble.message, f"{trouble.hint}\n{hint}" if trouble.hint else hint) from None
     except PumasiError:
-        if not session.has_begun:
+        if not session.has_begun and left is None:
             store.delete_run(record.id)
         raise
     except KeyboardInterrupt:
@@ -76,6 +83,41 @@ def bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason: 
     # In this order: who sees that the run has ended finds the event that tells how.
     store.add_event(record.id, now, "finished", outcome)
     store.update_run(record.id, state=verdict, ended=now, outcome=outcome, exit_code=exit_code)
+
+
+def interrupted(store: Store, spec: Spec) -> RunRecord | None:
+    """A run of several tasks that asked for the very same and whose manager died. It goes on with what is done."""
+    if spec.strategy == "together":
+        return None
+    asked = json.loads(json.dumps(spec.dump()))
+    for record in store.runs(limit=MOST_LOOKED_AT):
+        if record.spec == asked and can_go_on(store, record):
+            return reopen(store, record)
+    return None
+
+
+def can_go_on(store: Store, record: RunRecord) -> bool:
+    ended = record.ended is None or record.state == "lost"
+    return ended and not record.is_remote and bool(store.tasks(record.id)) and store.manager_pid(record.id) is None
+
+
+def reopen(store: Store, record: RunRecord) -> RunRecord:
+    kill_family(f"PUMASI_GANG={record.id}.")
+    shutil.rmtree(store.folder(record.id) / "tmp", ignore_errors=True)
+    store.reopen(record.id)
+    return store.run(record.id)
+
+
+def left_behind(store: Store, record: RunRecord) -> Found | None:
+    """What is done stays done; but the data is looked at again, which may be another by now. The rest starts anew."""
+    tasks = {name: found_task(kept) for name, kept in store.tasks(record.id).items()}
+    kept = {name: task for name, task in tasks.items() if task.outcome is not None and name != average.DATA}
+    again = {
+        name: FoundTask("queued", task.attempt + 1, first=task.first, ranks=task.ranks)
+        for name, task in tasks.items()
+        if name not in kept
+    }
+    return Found(time.time(), record.started, {**kept, **again}) if tasks else None
 
 
 def preview(spec: Spec) -> dict[str, Any]:
@@ -113,22 +155,28 @@ def prepare(spec: Spec, home: Path) -> tuple[Spec, Program, bytes]:
     """Whatever can't work, whoever waits, is told before anything is written or started. With the program, and the
     working folder where it has to travel."""
     spec = _settled(spec)
+    flow_of(spec, "")
     if spec.pool == "local":
         from pumasi.pools.local import make_pool
 
-        plan(make_pool(spec, home).capacity(), spec.slots)
+        plan(make_pool(spec, home).capacity(), spec.at_once)
     return spec, find_program(spec, os.environ), _pack(spec)
 
 
 def _settled(spec: Spec) -> Spec:
-    """With the names that the kubeconfig has for the cluster and the namespace now: it may say otherwise tomorrow."""
+    """With the names that the kubeconfig has for the cluster and the namespace now: it may say otherwise tomorrow; and
+    with the variables that placeholders stand for."""
+    known = {name: os.environ[name] for name in VARIABLES if spec.strategy == "average" and name in os.environ}
+    spec = replace(spec, env={**known, **spec.env})
     if spec.pool == "local":
         return spec
     from pumasi.kube.config import connect
 
     found = connect(spec.context, os.environ)
     where = f"k8s:{found.context}" if found.context else "k8s"
-    return replace(spec, on=where, namespace=spec.namespace or found.namespace)
+    volume = (f"{kubewords.volume(spec.volume).name}:{kubewords.VOLUME_PATH}",) if spec.volume else ()
+    mounts = (*volume, *(mount for mount in spec.mounts if mount not in volume))
+    return replace(spec, on=where, namespace=spec.namespace or found.namespace, mounts=mounts)
 
 
 def _pack(spec: Spec) -> bytes:
@@ -231,6 +279,7 @@ class Session:
         request = Request(record.id, self._spec, self._program, self._store.home, record.copied(), self._packed or b"")
         async with open_pool(request, adopt=self._packed is None) as pool:
             self._recorder.copy = pool.copy
+            pool.found = pool.found or left_behind(self._store, record)
             manager = Manager(record.id, pool.folder(folder), self._spec, self._program, pool, self._recorder)
             self._manager = manager
             for force in self._wishes:

@@ -455,7 +455,7 @@ class TestAdoption:
         assert actions == (Finish(FAILED),)
 
 
-class Chain:
+class Chain(Flow):
     """Two tasks at once, then one more; the first bad outcome is the run's."""
 
     def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
@@ -466,7 +466,7 @@ class Chain:
         return bad[0] if bad else ended.get("last")
 
 
-class Nothing:
+class Nothing(Flow):
     def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
         return ()
 

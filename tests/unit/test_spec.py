@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pumasi.core.command import program_of, script_of
 from pumasi.core.fields import parse_duration
-from pumasi.core.spec import FIELDS, Spec, flag_of, json_schema, parse_spec, run_name
+from pumasi.core.spec import AVERAGE_FIELDS, FIELDS, Spec, flag_of, json_schema, parse_spec, run_name
 from pumasi.errors import SpecError
 
 FLAGS = {field: flag_of(field) for field in FIELDS}
@@ -213,6 +213,22 @@ def test_variables_that_are_no_group_are_refused_with_an_example() -> None:
             "--see-gpus: it takes GPUs, but --gpu is none; leave one of the two out",
         ),
         (
+            {"split": "a.npz"},
+            "--split: it is for those that train apart, but --strategy is together; add --strategy average",
+        ),
+        (
+            {"strategy": "average", "split": "a.npz", "copy": "b.npz"},
+            "--split: a trainer has a part of the data or all of it, but --copy is b.npz; leave one of the two out",
+        ),
+        (
+            {"strategy": "average", "ps": 1},
+            "--ps: it is for those that train one model, but --strategy is average; leave one of the two out",
+        ),
+        (
+            {"strategy": "average", "slots": 2, "min_models": 3},
+            "--min-models: there are not so many, but --slots is 2; ask for fewer",
+        ),
+        (
             {"nodes": "2,1", "slots": 4},
             "--nodes: the nodes have 3 slots in all, but --slots is 4; give nodes with 4 in all, or fewer slots",
         ),
@@ -313,7 +329,8 @@ def test_the_schema_suits_what_people_write_in_a_file() -> None:
 
 def test_every_field_has_an_example_that_is_right() -> None:
     for name, field in FIELDS.items():
-        parse_spec({"command": ["train.py"], name: field.example})
+        strategy = {"strategy": "average"} if name in AVERAGE_FIELDS else {}
+        parse_spec({"command": ["train.py"], "slots": 4, **strategy, name: field.example})
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,7 @@ class Stream:
         """A frame for each text: all at once where none has to be cut, since there may be a million a second."""
         if max(map(len, texts), default=0) > PIECE:
             return b"".join([self.cut(text, now, kind) for text in texts])
-        form = b"%d.%%d %b%b%%b\n" % (self.voice.rank or 0, now, kind)
+        form = b"%d.%%d %b%b%%b\n" % (Voice.first + (self.voice.rank or 0), now, kind)
         words = tuple(itertools.chain.from_iterable(enumerate(texts, self.voice.seq + 1)))
         self.voice.seq += len(texts)
         return form * len(texts) % words
@@ -329,7 +329,10 @@ class Stream:
 
 
 class Voice:
-    """Whose output it is: a rank's, or that of one of MPI's daemons (no rank), of which only the end is kept."""
+    """Whose output it is: a rank's, or that of one of MPI's daemons (no rank), of which only the end is kept. In a run
+    of several tasks the ranks of this one are numbered from `first` on."""
+
+    first = 0
 
     def __init__(self, rank: int | None) -> None:
         self.rank = rank
@@ -843,6 +846,7 @@ class Near:
 class Agent:
     def __init__(self, config: Message, lifeline: int | None, commands: bytes = b"") -> None:
         self.config = config
+        Voice.first = config.get("first", 0)
         self.node = config["node"]
         self.marker = "PUMASI_GANG=" + config["gang"]
         self.output = Output(1)

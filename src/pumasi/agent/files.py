@@ -15,5 +15,18 @@ def shim_files() -> dict[str, str]:
     }
 
 
+def step_files() -> dict[str, str]:
+    """For tasks that divide data and average models: our own modules that do it."""
+    package = Path(__file__).parent.parent
+    paths = [
+        package / "errors.py",
+        package / "steps.py",
+        *package.glob("data/**/*.py"),
+        *package.glob("models/**/*.py"),
+    ]
+    files = {f"steps/pumasi/{path.relative_to(package).as_posix()}": path.read_text(encoding="utf-8") for path in paths}
+    return {"steps/pumasi/__init__.py": "", **files}
+
+
 def agent_text() -> str:
     return Path(__file__).with_name("agent.py").read_text(encoding="utf-8")

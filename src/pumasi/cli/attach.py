@@ -45,12 +45,25 @@ def main(arguments: Arguments) -> int:
     from pumasi.cli.views import choose_view
 
     store = open_store()
-    record = find_run(store, arguments)
+    record = _going_on(store, find_run(store, arguments))
     view = choose_view(to_streams, ranks=record.ranks or size_of(record.spec), as_json=arguments.has("json"))
     try:
         return _watch(store, record, view, None if arguments.has("json") else _TAIL)
     finally:
         view.close()
+
+
+def _going_on(store: Store, record: RunRecord) -> RunRecord:
+    """A run of several tasks whose manager died gets another one, which goes on with what is done."""
+    if record.state != "lost":
+        return record
+    from pumasi.session import can_go_on, reopen, start_background
+
+    if not can_go_on(store, record):
+        return record
+    say(f"{record.id} goes on where it was interrupted.")
+    start_background(store, reopen(store, record), "alone")
+    return store.run(record.id)
 
 
 def _watch(store: Store, record: RunRecord, view: View, tail: int | None) -> int:

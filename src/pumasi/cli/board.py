@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pumasi.core.metrics import Reading
+    from pumasi.store import EventRow
 
 _PHASES = {
     "waiting": "queued",
@@ -29,6 +30,14 @@ class RankRow:
         self.values: dict[str, float] = {}
 
 
+def replayed(events: Iterable[EventRow]) -> Board:
+    """What was known at the end of these."""
+    board = Board()
+    for event in events:
+        board.event(event.at, event.kind, event.data)
+    return board
+
+
 class Board:
     """`began` is the time of the first event, None before it."""
 
@@ -39,6 +48,7 @@ class Board:
         self.attempt = 0
         self.began: float | None = None
         self.ranks: dict[int, RankRow] = {}
+        self.labels: dict[int, str] = {}
 
     def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
         if self.began is None:
@@ -48,10 +58,14 @@ class Board:
         self.attempt = data.get("attempt", self.attempt)
         if kind in ("waiting", "restarting", "ending"):
             self.reason = str(data.get("reason") or data.get("why") or "")
+        elif kind == "starting" and "numbers" in data:
+            self._name(data)
         elif kind == "running":
             self._start(data)
-        elif kind == "rank ended" and data.get("rank") in self.ranks:
-            self.ranks[data["rank"]].state = rank_end(data)
+        elif kind == "rank ended" and (number := _first(data) + data["rank"]) in self.ranks:
+            self.ranks[number].state = rank_end(data)
+        elif kind == "task ended":
+            self._clear(data["task"])
         elif kind == "finished":
             self.phase = str(data["verdict"])
             for row in self.ranks.values():
@@ -70,14 +84,33 @@ class Board:
         """The last metrics of the first rank that has some."""
         return next((row.values for _, row in sorted(self.ranks.items()) if row.values), {})
 
+    def label(self, number: int) -> str:
+        """What a process is called: its rank, and in a run of several tasks the name of its task."""
+        return self.labels.get(number, str(number))
+
+    def _name(self, data: Mapping[str, Any]) -> None:
+        first, ranks = data["numbers"]
+        for rank in range(ranks):
+            self.labels[first + rank] = data["task"] if ranks == 1 else f"{data['task']}:{rank}"
+
+    def _clear(self, task: str) -> None:
+        """Of a task that has ended only its last metrics stay."""
+        for number in [number for number in self.ranks if self.label(number).partition(":")[0] == task]:
+            del self.ranks[number]
+
     def _start(self, data: Mapping[str, Any]) -> None:
         self.reason = ""
         for seat in data.get("ranks", ()):
             row = RankRow(str(seat.get("node", "")), str(seat.get("role", "")))
-            before = self.ranks.get(seat["rank"])
+            number = _first(data) + seat["rank"]
+            before = self.ranks.get(number)
             if before is not None:
                 row.values = before.values
-            self.ranks[seat["rank"]] = row
+            self.ranks[number] = row
+
+
+def _first(data: Mapping[str, Any]) -> int:
+    return int(data["numbers"][0]) if "numbers" in data else 0
 
 
 def rank_end(data: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pumasi.cli.board import Board, RankRow
 from pumasi.cli.output import STATE_COLOURS, is_colourful
 from pumasi.cli.printer import Printer, to_streams_patiently
+from pumasi.cli.sentences import report_lines
 from pumasi.cli.text import clean, clock, count, fit, notable
 from pumasi.cli.views import end_words, event_words
 
@@ -33,7 +34,7 @@ _MOST_ROWS = 16
 _MOST_PENDING = 256 * 1024
 _MOST_HELD = 4 * 1024 * 1024
 """Output that waits while a question is open, before it scrolls the question away."""
-_SAID = ("planned", "note", "restarting", "left")
+_SAID = ("planned", "flow", "note", "restarting", "left", "task ended")
 _FIRST_DRAW = 0.4
 """Rich takes a while to import: not in the way of starting the ranks."""
 
@@ -42,7 +43,10 @@ class LiveView:
     def __init__(self, *, ranks: int, words: Sequence[str] | None = None) -> None:
         self.board = Board()
         self._words = words
-        self._printer = Printer(self._scroll, prefixed=ranks > 1, colour=is_colourful(sys.stdout))
+        self._printer = Printer(
+            self._scroll, prefixed=ranks > 1, colour=is_colourful(sys.stdout), label=self.board.label
+        )
+        self._report: list[str] = []
         self._pending: list[bytes] = []
         self._pending_size = 0
         self._flushed = 0.0
@@ -61,10 +65,13 @@ class LiveView:
             self.board.event(at, kind, data)
             if kind in ("ending", "finished"):
                 self._asking = False
-            if kind == "finished":
+            if kind == "report":
+                self._report = report_lines(data)
+            elif kind == "finished":
                 self._end = end_words(self.board, at, data, self._words)
             elif kind in _SAID:
-                self._say(*event_words(self.board.run, kind, data))
+                if words := event_words(self.board.run, kind, data):
+                    self._say(*words)
                 self._flush()
 
     def output(self, frames: Iterable[Frame]) -> None:
@@ -94,6 +101,8 @@ class LiveView:
             self._over.set()
             self._lines = []
             self._printer.finish()
+            if self._report:
+                self._say(*self._report)
             if self._end:
                 self._say(*self._end)
             self._flush()
@@ -196,7 +205,7 @@ def _table(board: Board, rows: Mapping[int, RankRow], unfinished: Mapping[int, s
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, width=room)
     for rank, row in sorted(rows.items()):
         where = [row.node] if several_nodes else []
-        cells = [f"[{rank}]", *where, row.role, row.state, _doing(row, unfinished.get(rank, ""))]
+        cells = [f"[{board.label(rank)}]", *where, row.role, row.state, _doing(row, unfinished.get(rank, ""))]
         table.add_row(*(_plain(clean(cell)) for cell in cells))
     for column in table.columns:
         column.no_wrap = True

@@ -9,8 +9,9 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from pumasi.cli.board import Board, replayed
 from pumasi.cli.output import is_colourful
-from pumasi.cli.parsing import Arguments
+from pumasi.cli.parsing import Arguments, closest
 from pumasi.cli.printer import Printer, to_streams
 from pumasi.cli.runs import find_run, open_store, size_of
 from pumasi.cli.verbs import JSON, RUNS, WHERE, Option, Verb
@@ -29,6 +30,7 @@ VERB = Verb(
     options=(
         Option(("-f", "--follow"), "go on until the run ends"),
         Option(("-r", "--rank"), "only this rank; may be given several times", "N"),
+        Option(("--task",), "only this task, of a run that has several; may be given several times", "NAME"),
         Option(("--since",), "only what is younger: 10m, 2h, 2026-11-15T21:40", "TIME"),
         Option(("-n", "--tail"), "only the last N lines", "N"),
         Option(("-t", "--timestamps"), "put the time in front of each line"),
@@ -54,9 +56,15 @@ def main(arguments: Arguments) -> int:
     since = None if (text := arguments.last("since")) is None else int(parse_since(text, time.time()) * 1000)
     store = open_store()
     record = find_run(store, arguments, output=not arguments.has("follow"))
-    _check_ranks(ranks, record)
+    board = replayed(store.events(record.id))
+    if arguments.has("task"):
+        ranks = _numbers(arguments.all("task"), board, record)
+    else:
+        _check_ranks(ranks, record)
     one = len(ranks) == 1 or (record.ranks or size_of(record.spec)) == 1
-    printer: Printer | JsonView = Printer(to_streams, prefixed=not one, exact=one, colour=is_colourful(sys.stdout))
+    printer: Printer | JsonView = Printer(
+        to_streams, prefixed=not one, exact=one, colour=is_colourful(sys.stdout), label=board.label
+    )
     if arguments.has("json"):
         from pumasi.cli.views import JsonView
 
@@ -78,6 +86,19 @@ def _number(option: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise UsageError(f"{option} takes a whole number; '{text}' is none.", f"Write {option} 3.")
     return int(text)
+
+
+def _numbers(tasks: Collection[str], board: Board, record: RunRecord) -> list[int]:
+    """Of the processes of these tasks."""
+    by_task: dict[str, list[int]] = {}
+    for number, label in board.labels.items():
+        by_task.setdefault(label.partition(":")[0], []).append(number)
+    unknown = [task for task in tasks if task not in by_task]
+    if unknown:
+        near = closest(unknown[0], by_task)
+        hint = f"Did you mean {near}?" if near else f"It has {', '.join(by_task) or 'none'}."
+        raise UsageError(f"{record.id} has no task {unknown[0]}.", hint)
+    return [number for task in tasks for number in by_task[task]]
 
 
 def _check_ranks(ranks: Collection[int], record: RunRecord) -> None:

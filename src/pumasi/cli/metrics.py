@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pumasi.cli.board import replayed
 from pumasi.cli.output import columns, say, show, show_json
 from pumasi.cli.parsing import Arguments, closest
 from pumasi.cli.runs import find_run, open_store
-from pumasi.cli.text import NOTED_FIRST, finite, number, sparkline, table, width
+from pumasi.cli.text import finite, importance, number, sparkline, table, width
 from pumasi.cli.verbs import JSON, RUNS, WHERE, Option, Verb
 from pumasi.errors import NotFound
 
@@ -70,7 +71,7 @@ def _show_last(store: Store, run_id: str, *, as_json: bool) -> None:
     if as_json:
         show_json({str(rank): {name: finite(value) for name, value in row.items()} for rank, row in last.items()})
     elif last:
-        show(_last_table(last, columns()))
+        show(_last_table(last, columns(), replayed(store.events(run_id)).label))
     else:
         say(
             f"{run_id} has measured nothing.",
@@ -78,11 +79,12 @@ def _show_last(store: Store, run_id: str, *, as_json: bool) -> None:
         )
 
 
-def _last_table(last: Mapping[int, Mapping[str, float]], room: int) -> list[str]:
+def _last_table(last: Mapping[int, Mapping[str, float]], room: int, label: Callable[[int], str]) -> list[str]:
     """A column for each metric; where these are too many for the terminal, a line for each."""
-    names = sorted({name for row in last.values() for name in row}, key=_importance)
+    names = sorted({name for row in last.values() for name in row}, key=importance)
     rows = [
-        (str(rank), *(number(row[name]) if name in row else "" for name in names)) for rank, row in sorted(last.items())
+        (label(rank), *(number(row[name]) if name in row else "" for name in names))
+        for rank, row in sorted(last.items())
     ]
     heads = ("rank", *names)
     wide = table(heads, rows, 10**6, right=range(len(heads)))
@@ -90,15 +92,11 @@ def _last_table(last: Mapping[int, Mapping[str, float]], room: int) -> list[str]
         return wide
     return table(
         ("rank", "metric", "value"),
-        [(str(rank), name, number(row[name])) for rank, row in sorted(last.items()) for name in names if name in row],
+        [(label(rank), name, number(row[name])) for rank, row in sorted(last.items()) for name in names if name in row],
         room,
         right=(0, 2),
         flexible=1,
     )
-
-
-def _importance(name: str) -> tuple[int, str]:
-    return (NOTED_FIRST.index(name) if name in NOTED_FIRST else len(NOTED_FIRST), name)
 
 
 def _curves(rows: Sequence[MetricRow]) -> list[str]:

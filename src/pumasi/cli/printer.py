@@ -31,9 +31,18 @@ _COLOURS = (36, 33, 32, 35, 34, 31)
 
 
 class Printer:
-    def __init__(self, write: Write, *, prefixed: bool, exact: bool = False, colour: bool = False) -> None:
+    def __init__(
+        self,
+        write: Write,
+        *,
+        prefixed: bool,
+        exact: bool = False,
+        colour: bool = False,
+        label: Callable[[int], str] = str,
+    ) -> None:
         """`exact` passes bytes through as they are; it makes sense for one rank only."""
         self._write = write
+        self._label = label
         self._prefixed = prefixed
         self._exact = exact
         self._colour = colour
@@ -116,9 +125,10 @@ class Printer:
         return self._prefixes[rank]
 
     def _make_prefix(self, rank: int) -> bytes:
+        label = self._label(rank).encode()
         if self._colour:
-            return b"\x1b[%dm[%d]\x1b[0m " % (_COLOURS[rank % len(_COLOURS)], rank)
-        return b"[%d] " % rank
+            return b"\x1b[%dm[%b]\x1b[0m " % (_COLOURS[rank % len(_COLOURS)], label)
+        return b"[%b] " % label
 
 
 _STDERR = frozenset((STDERR_LINE, STDERR_PIECE, STDERR_PROGRESS))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _FRAMEWORKS = ("auto", "none", "tensorflow", "torch", "jax", "horovod", "mpi")
 _PROCESSES = "How many, and where"
+_APART = "Training apart (--strategy average)"
 _WIRING = "How they find each other"
 _LIFE = "How long"
 _OUTPUT = "What you see"
@@ -54,6 +55,21 @@ VERB = Verb(
         ),
         Option(("--nodes",), "pretend that this machine is several nodes: 5,1 (for tests)", "N,N", group=_PROCESSES),
         Option(
+            ("--strategy",),
+            "together (default): one model; average: copies that are averaged",
+            "NAME",
+            ("together", "average"),
+            _APART,
+        ),
+        Option(("--split",), "each trainer gets its share of this data: {shard}", "FILE", group=_APART),
+        Option(("--copy",), "each trainer gets a copy of this data: {shard}", "FILE", group=_APART),
+        Option(("--rounds",), "average so many times, and train on from there: {init} (default: 1)", "N", group=_APART),
+        Option(("--init",), "the model to begin with: {init} in the first round", "FILE", group=_APART),
+        Option(("--evaluate",), 'what measures a model: "evaluate.py --modelpath {model}"', "COMMAND", group=_APART),
+        Option(("--min-models",), "the fewest models to average (default: half of them)", "N", group=_APART),
+        Option(("--best",), "keep the best model, not the last average", group=_APART),
+        Option(("--save",), "where the final model goes (default: the run's folder)", "FILE", group=_APART),
+        Option(
             ("--framework",),
             "auto (default), none, tensorflow, torch, jax, horovod or mpi",
             "NAME",
@@ -85,6 +101,12 @@ VERB = Verb(
             group=CLUSTER,
         ),
         Option(("--mount",), "mount a volume, given by its claim; :ro to read only *", "CLAIM:/PATH", group=CLUSTER),
+        Option(
+            ("--volume",),
+            "a volume for the run's files, by its claim; made where it is not there: imdb, imdb:20Gi",
+            "NAME[:SIZE]",
+            group=CLUSTER,
+        ),
         Option(("--priority-class",), "the priority class of the pods", "NAME", group=CLUSTER),
         Option(("--label",), "a label for the pods *", "KEY=VALUE", group=CLUSTER),
         Option(("--annotation",), "an annotation for the pods *", "KEY=VALUE", group=CLUSTER),
@@ -117,6 +139,7 @@ VERB = Verb(
 
 _SWITCHES: dict[str, tuple[str, bool]] = {
     "per-node": ("per_node", True),
+    "best": ("best", True),
     "evaluator": ("evaluator", True),
     "as-image-user": ("as_image_user", True),
     "slot-as-node": ("slot_as_node", True),

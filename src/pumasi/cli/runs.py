@@ -88,7 +88,9 @@ def command_of(record: RunRecord) -> str:
 
 
 def size_of(spec: Mapping[str, Any]) -> int:
-    """How many ranks the run will have, as far as its spec tells."""
+    """How many processes the run will have at least, as far as its spec tells."""
+    if spec.get("strategy", "together") != "together":
+        return int(spec.get("slots", 1)) + 1
     nodes = spec.get("nodes")
     trainers = (len(nodes) if nodes else 1) if spec.get("per_node") else spec.get("slots", 1)
     return int(trainers + spec.get("ps", 0) + bool(spec.get("evaluator")))

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pumasi.cli.text import count, duration, notable
+from pumasi.cli.text import count, duration, importance, notable, number, table
 
 if TYPE_CHECKING:
     from pumasi.kube.sight import Refusal
@@ -25,6 +25,35 @@ def plan_line(run: str, data: Mapping[str, Any]) -> str:
     parts = [run, _where(data), _framework(data), _gpus(data)]
     parts.append(_interpreter(str(data.get("python") or "")))
     return " · ".join(part for part in parts if part)
+
+
+def flow_line(run: str, data: Mapping[str, Any]) -> str:
+    """imdb-x7k2p · 5 trainers apart, 4 rounds of averaging · jax (train.py imports keras)"""
+    where = "" if data.get("on", "local") == "local" else f"on {data['on']}"
+    return " · ".join(part for part in (run, str(data["title"]), where, _framework(data)) if part)
+
+
+def report_lines(data: Mapping[str, Any]) -> list[str]:
+    """What was evaluated, side by side, and where the result is."""
+    scores, won = data["scores"], data.get("winner")
+    names = sorted({name for score in scores for name in score["metrics"]}, key=importance)
+    rows = [
+        (
+            str(score["round"]),
+            _MODELS.get(score["model"], f"model {score['model']}"),
+            *(number(score["metrics"][name]) if name in score["metrics"] else "–" for name in names),
+            "◄ best" if won == {"round": score["round"], "model": score["model"]} else "",
+        )
+        for score in scores
+    ]
+    final = f"The final model: {data['final']}"
+    if not rows or not names:
+        return [final]
+    right = (0, *range(2, 2 + len(names)))
+    return [final, *table(("round", "model", *names, ""), rows, 10**6, right=right)]
+
+
+_MODELS = {"average": "the average", "ensemble": "the ensemble"}
 
 
 def _where(data: Mapping[str, Any]) -> str:
@@ -67,17 +96,26 @@ def phase_line(kind: str, data: Mapping[str, Any]) -> str:
     if kind == "note":
         return str(data["text"])
     if kind == "waiting":
-        return f"waiting: {data['reason']}"
+        return f"{_task(data)}waiting: {data['reason']}"
+    if kind == "task ended":
+        bad = data["verdict"] != "done"
+        return f"{data['task']} {_VERDICTS.get(data['verdict'], data['verdict'])}: {data['reason']}" if bad else ""
+    if kind == "running" and "task" in data:
+        return ""
     if kind == "running":
         ranks = len(data.get("ranks", ()))
         return "running" if ranks == 1 else f"running: {ranks} processes"
     if kind == "restarting":
-        return f"starting again (attempt {data['attempt'] + 1}): {data['reason']}"
+        return f"{_task(data)}starting again (attempt {data['attempt'] + 1}): {data['reason']}"
     if kind == "gap":
         return f"{count(data['lines'], 'line')} of rank {data['rank']} were lost: the log went faster than it was read"
     if kind == "ending":
         return f"ending: {data['why']}" if data.get("why") else "ending"
     return ""
+
+
+def _task(data: Mapping[str, Any]) -> str:
+    return f"{data['task']}: " if "task" in data else ""
 
 
 def absence_words(run: str, why: Refusal) -> list[str]:

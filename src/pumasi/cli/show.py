@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pumasi.cli import sentences
-from pumasi.cli.board import Board
+from pumasi.cli.board import Board, replayed
 from pumasi.cli.output import STATE_COLOURS, columns, paint, show, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.runs import absence_of, command_of, find_run, open_store, time_taken
+from pumasi.cli.sentences import report_lines
 from pumasi.cli.text import age, clean, count, duration, finite, notable, table
 from pumasi.cli.verbs import JSON, RUNS, WHERE, Verb
 from pumasi.store import EventRow, RunRecord, Store
@@ -35,7 +36,7 @@ def main(arguments: Arguments) -> int:
     if arguments.has("json"):
         show_json(_described(store, record, events))
         return 0
-    board = _replayed(events)
+    board = replayed(events)
     for rank, values in store.last_metrics(record.id).items():
         if rank in board.ranks:
             board.ranks[rank].values = values
@@ -43,6 +44,7 @@ def main(arguments: Arguments) -> int:
     show(_facts(store, record))
     show(_outcome(record))
     show(_absence(store, record))
+    show(_reported(events))
     show(_ranks(board))
     show(_happened(events))
     return 0
@@ -58,11 +60,9 @@ def _described(store: Store, record: RunRecord, events: Sequence[EventRow]) -> d
     }
 
 
-def _replayed(events: Iterable[EventRow]) -> Board:
-    board = Board()
-    for event in events:
-        board.event(event.at, event.kind, event.data)
-    return board
+def _reported(events: Sequence[EventRow]) -> list[str]:
+    told = [event.data for event in events if event.kind == "report"]
+    return ["", *report_lines(told[-1])] if told else []
 
 
 def _heading(record: RunRecord) -> list[str]:

@@ -55,6 +55,10 @@ def clean(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
+def importance(metric: str) -> tuple[int, str]:
+    return (NOTED_FIRST.index(metric) if metric in NOTED_FIRST else len(NOTED_FIRST), metric)
+
+
 def table(
     heads: Sequence[str], rows: Iterable[Sequence[str]], columns: int, *, right: Sequence[int] = (), flexible: int = -1
 ) -> list[str]:

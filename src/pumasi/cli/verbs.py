@@ -83,6 +83,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Files": {
         "data": "split a data set into parts, or copy it, for several who train on it",
         "models": "average, compare or show models, without the framework that wrote them",
+        "serve": "show a trained model to people and programs: a page and a JSON API",
     },
     "Know": {
         "nodes": "list the GPUs of this machine or of a cluster: what is free, who holds the rest",

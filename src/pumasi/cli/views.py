@@ -32,11 +32,16 @@ class PlainView:
         self._quiet = quiet
         self._words = words
         self._end: list[str] = []
-        self._printer = Printer(write, prefixed=ranks > 1, exact=ranks == 1, colour=is_colourful(sys.stdout))
+        self._report: list[str] = []
+        self._printer = Printer(
+            write, prefixed=ranks > 1, exact=ranks == 1, colour=is_colourful(sys.stdout), label=self.board.label
+        )
 
     def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
         self.board.event(at, kind, data)
-        if kind == "finished":
+        if kind == "report":
+            self._report = sentences.report_lines(data)
+        elif kind == "finished":
             self._end = end_words(self.board, at, data, self._words)
             if self._quiet and data["verdict"] == "done":
                 self._end = []
@@ -57,6 +62,8 @@ class PlainView:
 
     def close(self) -> None:
         self._printer.finish()
+        if self._report and not self._quiet:
+            say(*self._report)
         if self._end:
             say(*self._end)
 
@@ -107,7 +114,9 @@ class JsonView:
 def event_words(run: str, kind: str, data: Mapping[str, Any]) -> list[str]:
     """What is said of an event as it happens."""
     if kind == "planned":
-        return [sentences.plan_line(run, data)]
+        return [] if "task" in data else [sentences.plan_line(run, data)]
+    if kind == "flow":
+        return [sentences.flow_line(run, data)]
     if kind == "left":
         return sentences.left_words(run)
     line = sentences.phase_line(kind, data)

@@ -19,6 +19,9 @@ OWN_FOLDER = "/tmp/pumasi"
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 MOST_CORES = 10_000
 LEAST_BYTES, MOST_BYTES = 2**20, 2**50
+VOLUME_BYTES = 10 * 2**30
+VOLUME_PATH = "/volume"
+"""Where a pod finds the volume that --volume names."""
 
 _LONGEST_SHOWN = 60
 _BINARY = {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)}
@@ -133,6 +136,19 @@ def mount(text: str) -> Mount:
     if PurePosixPath(path).is_relative_to(OWN_FOLDER):
         raise SpecError(f"{said(path)} is where Pumasi keeps its own files", f"give a path outside of {OWN_FOLDER}")
     return Mount(dns_name(claim), "/" + "/".join(parts[1:]), mode == "ro")
+
+
+class Wanted(NamedTuple):
+    """A volume by the name of its claim, and how large it is where it has to be made."""
+
+    name: str
+    size: int
+
+
+def volume(text: str) -> Wanted:
+    """NAME or NAME:SIZE"""
+    name, colon, much = text.partition(":")
+    return Wanted(dns_name(name), size(much) if colon else VOLUME_BYTES)
 
 
 class SecretUse(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pumasi.core.flows import MAIN
 from pumasi.core.frameworks import Gang, chief_ports, decides, environment, hostfile, settle_see_gpus
 from pumasi.core.ranks import Rank, RankTable, rank_table
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 class Program(NamedTuple):
     """What every rank runs, as found on this machine. `mpirun` is set when MPI has to start the ranks;
-    `launcher` when the program is itself one that starts ranks elsewhere, and so runs on the chief's node only."""
+    `launcher` when the program is itself one that starts ranks elsewhere, and so runs on the chief's node only. `parts`
+    are the commands of tasks that run something else."""
 
     command: tuple[str, ...]
     framework: str
@@ -24,10 +26,13 @@ class Program(NamedTuple):
     launcher: bool = False
     joins: bool = False
     notes: tuple[str, ...] = ()
+    parts: Mapping[str, tuple[str, ...]] = {}
 
 
 class Attempt(NamedTuple):
-    """One attempt, as far as it differs from the others: where it runs and what nobody else may know."""
+    """One attempt of a task, as far as it differs from others: where it runs, what nobody else may know, and from which
+    number on its ranks speak. A run's processes all have numbers of their own: those of a run of one task are its
+    ranks."""
 
     run: str
     number: int
@@ -37,6 +42,16 @@ class Attempt(NamedTuple):
     nonce: str
     folder: str
     addresses: Sequence[str]
+    task: str = MAIN
+    first: int = 0
+
+    @property
+    def scratch(self) -> str:
+        return f"{self.folder}/tmp/{self.number if self.task == MAIN else f'{self.task}-{self.number}'}"
+
+    @property
+    def checkpoints(self) -> str:
+        return f"{self.folder}/checkpoints" if self.task == MAIN else f"{self.folder}/checkpoints/{self.task}"
 
 
 def gang_of(spec: Spec, program: Program, attempt: Attempt) -> Gang:
@@ -75,6 +90,7 @@ def _shared(spec: Spec, program: Program, attempt: Attempt, gang: Gang) -> dict[
     return {
         "nodes": len(table.nodes),
         "names": list(table.nodes),
+        "first": attempt.first,
         "total": 1 if program.launcher else len(table.ranks),
         "deciders": [0] if program.launcher else [rank.rank for rank in table.ranks if decides(gang, rank)],
         "hub": [attempt.addresses[0], 0],
@@ -99,7 +115,7 @@ def _config(
         "node": node,
         "address": attempt.addresses[node],
         "gang": f"{attempt.run}.{attempt.number}.{attempt.nonce}.{node}",
-        "dir": f"{attempt.folder}/tmp/{attempt.number}-{node}",
+        "dir": f"{attempt.scratch}-{node}",
         "slots": attempt.placement[gang.table.nodes[node]],
         "seats": [rank.rank for rank in gang.table.on(node)],
         "ranks": [_rank(spec, program, attempt, gang, rank) for rank in ranks],
@@ -107,7 +123,7 @@ def _config(
 
 
 def _rank(spec: Spec, program: Program, attempt: Attempt, gang: Gang, rank: Rank) -> dict[str, Any]:
-    own = {"PUMASI_CHECKPOINT_DIR": f"{attempt.folder}/checkpoints", "PUMASI_NODE": gang.table.nodes[rank.node]}
+    own = {"PUMASI_CHECKPOINT_DIR": attempt.checkpoints, "PUMASI_NODE": gang.table.nodes[rank.node]}
     env = {**environment(gang, rank, program.framework), **own, **spec.env}
     return {"rank": rank.rank, "command": list(program.command), "env": env}
 

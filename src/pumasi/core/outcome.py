@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from enum import Enum
+from typing import Any
 
 
 class Verdict(str, Enum):
@@ -29,8 +31,8 @@ _EXIT_CODES = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """`reason` is one sentence that names rank, node and cause; `hint` says what to do; `tail` is the
-    end of the log of the rank that failed first."""
+    """`reason` is one sentence that names rank, node and cause; `hint` says what to do; `tail` is the end of the log of
+    the rank that failed first; `metrics` are the last ones of the first rank, of a task among several."""
 
     verdict: Verdict
     reason: str = ""
@@ -40,3 +42,12 @@ class Outcome:
     code: int | None = None
     signal: str | None = None
     tail: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def told(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**asdict(self), "verdict": self.verdict.value, "tail": list(self.tail)}
+
+
+def outcome_from(told: Mapping[str, Any]) -> Outcome:
+    return Outcome(**{**told, "verdict": Verdict(told["verdict"]), "tail": tuple(told.get("tail", ()))})

@@ -63,16 +63,29 @@ FLAGS = {
 """Flags with another name than the field: given several times, each has one of its values."""
 CLUSTER_FIELDS = (
     *("namespace", "image", "cpus", "memory", "gpu_resource", "max_per_node", "node_selector", "tolerations"),
-    *("env_from_secret", "mounts", "priority_class", "labels", "annotations", "patches", "topology", "as_image_user"),
+    *(
+        "env_from_secret",
+        "mounts",
+        "volume",
+        "priority_class",
+        "labels",
+        "annotations",
+        "patches",
+        "topology",
+        "as_image_user",
+    ),
     "keep",
 )
 """What means nothing on this machine."""
+AVERAGE_FIELDS = ("split", "copy", "rounds", "init", "evaluate", "min_models", "best", "save")
+"""What means nothing to processes that train one model together."""
 
 _DAY = 86400.0
 _YEAR = 365 * _DAY
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _FRAMEWORKS = ("auto", "none", "tensorflow", "torch", "jax", "horovod", "mpi")
 _OTHER_FRAMEWORKS = {"pytorch": "torch", "lightning": "torch", "tf": "tensorflow", "flax": "jax", "openmpi": "mpi"}
+_OTHER_STRATEGIES = {"averaging": "average", "fedavg": "average", "localsgd": "average", "single": "together"}
 _OTHER_POOLS = {"kubernetes": "k8s", "kube": "k8s", "cluster": "k8s", "localhost": "local", "here": "local"}
 _OTHER_GPU = {"yes": "required", "true": "required", "no": "none", "false": "none"}
 _NONE = "none"
@@ -165,6 +178,28 @@ class Spec:
     )
     ps: int = _field(whole(0, MOST_SLOTS), "TensorFlow's parameter servers, in addition to the slots.", 2, 0)
     evaluator: bool = _field(switch(), "One TensorFlow evaluator, in addition to the slots.", True, False)
+    strategy: str = _field(
+        choice("together", "average", synonyms=_OTHER_STRATEGIES),
+        "How the slots train: one model together, or copies apart that are averaged.",
+        "average",
+        "together",
+    )
+    split: str | None = _field(
+        optional(text()), "The data, of which every trainer gets an equal part: {shard}.", "reviews.npz", None
+    )
+    copy: str | None = _field(
+        optional(text()), "The data, of which every trainer gets a copy: {shard}.", "reviews.npz", None
+    )
+    rounds: int = _field(whole(1, 1000), "How often the models are averaged, and trained on from there.", 4, 1)
+    init: str | None = _field(optional(text()), "The model to begin with: {init} in the first round.", "start.h5", None)
+    evaluate: tuple[str, ...] | None = _field(
+        optional(words()), "What measures a model: {model}.", "evaluate.py --modelpath {model}", None
+    )
+    min_models: int | None = _field(
+        optional(_SHARE, _NONE), "The fewest models to average; by default half of them.", 3, None
+    )
+    best: bool = _field(switch(), "Keep the best of the models, not the last average.", True, False)
+    save: str | None = _field(optional(text()), "Where the final model goes.", "final.h5", None)
     see_gpus: str = _field(choice("auto", "own", "all"), "Show a rank its own GPU or all of its node.", "own", "auto")
     slot_as_node: bool = _field(switch(), "Show each slot as a node of its own, for Lightning.", True, False)
     shim: bool = _field(switch(), "Mend at start-up what no variable can mend (JAX, Keras 3, mpi4py).", False, True)
@@ -226,6 +261,12 @@ class Spec:
         "data:/data",
         (),
     )
+    volume: str | None = _field(
+        optional(text(kubewords.volume)),
+        "A volume for the files of a run, given by its claim; made where it is not there: NAME or NAME:SIZE.",
+        "imdb:20Gi",
+        None,
+    )
     priority_class: str | None = _field(
         optional(text(kubewords.dns_name)), "The priority class of the pods.", "high", None
     )
@@ -255,6 +296,11 @@ class Spec:
         """Of the kubeconfig; empty where its current one is meant."""
         return self.on.partition(":")[2]
 
+    @property
+    def at_once(self) -> int:
+        """How many slots there have to be at the same time: those that train apart need not wait for each other."""
+        return 1 if self.strategy == "average" else self.slots
+
     def dump(self) -> dict[str, Any]:
         """As JSON has it; `parse_spec` reads it."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
@@ -275,11 +321,28 @@ def _contradictions(spec: Spec) -> Iterator[tuple[str, str, str, str]]:
             yield field, "it takes one process a slot", "per_node", right
     if spec.see_gpus != "auto" and spec.gpu == "none":
         yield "see_gpus", "it takes GPUs", "gpu", right
+    yield from _contradictions_of_strategy(spec)
     if spec.nodes is not None and spec.pool != "local":
         yield "nodes", "it pretends nodes on this machine", "on", right
     if spec.nodes is not None and sum(spec.nodes) < spec.slots:
         right = f"give nodes with {spec.slots} in all, or fewer slots"
         yield "nodes", f"the nodes have {sum(spec.nodes)} slots in all", "slots", right
+
+
+def _contradictions_of_strategy(spec: Spec) -> Iterator[tuple[str, str, str, str]]:
+    right = "leave one of the two out"
+    if spec.strategy != "average":
+        for field in AVERAGE_FIELDS:
+            if getattr(spec, field) != DEFAULTS[field]:
+                yield field, "it is for those that train apart", "strategy", "add --strategy average"
+        return
+    for field in ("per_node", "ps", "evaluator", "slot_as_node"):
+        if getattr(spec, field):
+            yield field, "it is for those that train one model", "strategy", right
+    if spec.split and spec.copy:
+        yield "split", "a trainer has a part of the data or all of it", "copy", right
+    if (spec.min_models or 0) > spec.slots:
+        yield "min_models", "there are not so many", "slots", "ask for fewer"
 
 
 def parse_spec(data: Mapping[str, object], places: Mapping[str, str] = {}, found: Sequence[str] = ()) -> Spec:

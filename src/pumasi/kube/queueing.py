@@ -51,7 +51,7 @@ class Left(NamedTuple):
 
 def wish_of(spec: Spec) -> Wish:
     return Wish(
-        slots=spec.slots,
+        slots=spec.at_once,
         needs=needs_of(spec),
         most_per_node=spec.max_per_node,
         tolerations=[toleration(text) for text in spec.tolerations],

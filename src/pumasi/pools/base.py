@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pumasi.core.manage import CONFIRM
+from pumasi.core.outcome import Outcome, outcome_from
 from pumasi.core.planner import Node
 
 if TYPE_CHECKING:
@@ -62,16 +63,32 @@ class Copy(Protocol):
     def frames(self, attempt: int, chunk: bytes) -> None: ...
 
 
-class Found(NamedTuple):
-    """What another manager has left in the pool: the attempt that it was at, where, and in which state. Times are of
-    day."""
+class FoundTask(NamedTuple):
+    """A task as another manager has left it: the attempt that it was at, where, and in which state. Its ranks are
+    `first` and those that follow; `outcome` is there once it has ended."""
 
     state: str
-    attempt: int
-    restarts: int
-    placement: Mapping[str, int]
+    attempt: int = 0
+    restarts: int = 0
+    placement: Mapping[str, int] = {}
+    first: int = 0
+    ranks: int = 0
+    outcome: Outcome | None = None
+
+
+class Found(NamedTuple):
+    """What another manager has left in the pool. Times are of day."""
+
     created: float
     started: float | None
+    tasks: Mapping[str, FoundTask]
+
+
+def found_task(kept: Mapping[str, Any]) -> FoundTask:
+    """From what `Manager` has kept of it."""
+    outcome = kept.get("outcome")
+    known = {name: kept[name] for name in FoundTask._fields if name in kept and name != "outcome"}
+    return FoundTask(**known, outcome=None if outcome is None else outcome_from(outcome))
 
 
 class Pool(ABC):
@@ -110,8 +127,9 @@ class Pool(ABC):
         """Where the agents of these nodes are to be reached."""
 
     @abstractmethod
-    async def reserve(self, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
-        """Hold what `placement` needs and tell the GPUs a node; None when somebody else was faster."""
+    async def reserve(self, task: str, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
+        """Hold what `placement` needs until what is launched there has ended, and tell the GPUs a node; None when
+        somebody else was faster."""
 
     @abstractmethod
     async def launch(self, order: Order, sink: Sink) -> None: ...

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pumasi.agent.files import agent_text, shim_files
+from pumasi.core import kubewords
+from pumasi.core.flows import MAIN
 from pumasi.core.kubewords import toleration
 from pumasi.core.launch import Program
 from pumasi.core.planner import Node, plan
@@ -25,7 +27,7 @@ from pumasi.kube.manifests import CodeObjects
 from pumasi.kube.queueing import Left, ahead_of, leave_room, wish_of
 from pumasi.kube.record import LONGEST, Content, Record, anchor_path, list_waiting, path_of, read
 from pumasi.kube.waiting import end_task
-from pumasi.pools.base import Found, Order, Pool, Request, Sink
+from pumasi.pools.base import Found, FoundTask, Order, Pool, Request, Sink, found_task
 from pumasi.pools.pods import MARGIN, PodGang
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ async def make_run(api: Api, request: Request, record: Record) -> KubernetesPool
     pool = KubernetesPool(api, spec, program.framework, record, code)
     pool.look_ahead()
     try:
+        await pool.find_volume()
         await record.create(asked, {**request.fields, **shown}, spec.start_timeout + spec.grace)
         await pool.check_fit()
     except BaseException as error:
@@ -147,6 +150,7 @@ async def _take_over(api: Api, request: Request, record: Record) -> KubernetesPo
     code = CodeObjects(**content.code)
     pool = KubernetesPool(api, request.spec, request.program.framework, record, code)
     pool.found = _found(content)
+    await pool.find_volume()
     return pool
 
 
@@ -165,14 +169,14 @@ async def program_left(spec: Spec, run: str, environ: Mapping[str, str]) -> Prog
 
 def _found(content: Content) -> Found:
     state = content.state
-    return Found(
+    main = FoundTask(
         state=state["state"],
         attempt=state.get("attempt", 0),
         restarts=max((told["spent"] for _, kind, told in content.events if kind == "restarting"), default=0),
         placement=state.get("placement", {}),
-        created=state["created"],
-        started=state.get("started"),
     )
+    several = {name: found_task(kept) for name, kept in state.get("tasks", {}).items()}
+    return Found(state["created"], state.get("started"), several or {MAIN: main})
 
 
 class KubernetesPool(Pool):
@@ -193,6 +197,8 @@ class KubernetesPool(Pool):
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._uploads: list[tuple[manifests.Object, asyncio.Future[None]]] = []
         self._has_star = False
+        self._stays = False
+        self._orders: list[Order] = []
         self._keep = 0.0
         self.copy = record
         self.confirm = spec.silence + 2 * MARGIN
@@ -230,7 +236,28 @@ class KubernetesPool(Pool):
                 self.tell(BLIND)
         if self.is_blind:
             return self.capacity()
-        return [each.as_free for each in self._rooms]
+        return [each.as_free for each in self._within_reach()]
+
+    async def find_volume(self) -> None:
+        """Before anything is made."""
+        if self._spec.volume is None:
+            return
+        from pumasi.kube.volumes import ensure
+
+        name, size = kubewords.volume(self._spec.volume)
+        volume = await ensure(self._api, self._namespace, name, size)
+        self._stays = not volume.is_shared
+
+    def _within_reach(self) -> list[Room]:
+        """All nodes; but where only one of them can mount the volume at a time, the one that has it, or at first the
+        one with most room."""
+        if not self._stays or not self._rooms:
+            return self._rooms
+        used = [node for order in self._orders for node in order.nodes]
+        used += [node for task in (self.found.tasks.values() if self.found else ()) for node in task.placement]
+        name = used[0] if used else max(self._rooms, key=lambda each: each.free).name
+        self.remark = f"All of it has to be on {name}: its volume can be mounted by one node at a time (ReadWriteOnce)."
+        return [each for each in self._rooms if each.name == name]
 
     def look_ahead(self) -> None:
         """What `nodes` will be asked for soon, beside whatever has to be done before."""
@@ -243,7 +270,7 @@ class KubernetesPool(Pool):
         except (Forbidden, Unreachable):
             return
         try:
-            plan(self.capacity(), self._spec.slots, most_per_node=self._spec.max_per_node)
+            plan(self.capacity(), self._spec.at_once, most_per_node=self._spec.max_per_node)
         except DoesNotFit as error:
             hint = "--gpu-resource, --node-selector and --toleration decide which nodes count."
             raise DoesNotFit(f"Even if nobody else used the cluster: {error.message}", hint) from None
@@ -268,7 +295,7 @@ class KubernetesPool(Pool):
         """Each agent learns its own where it runs."""
         return [""] * len(nodes)
 
-    async def reserve(self, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
+    async def reserve(self, task: str, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
         """The scheduler has the last word: nothing can be held before. A container numbers its GPUs from 0."""
         if self._spec.gpu != "required":
             return {}
@@ -286,12 +313,13 @@ class KubernetesPool(Pool):
             self._record.waits = False
             sink.refused(order, error.message, hopeless, error.hint)
             return
+        self._orders.append(order)
         gang = self._gang(order, sink)
         self._start(gang, gang.run(pods))
 
     def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
         gang = self._gang(order, sink)
-        ran = self.found is not None and self.found.state != "starting"
+        ran = self.found is not None and self.found.tasks[order.task].state != "starting"
         self._start(gang, gang.run((), heard, ran=ran))
 
     def _gang(self, order: Order, sink: Sink) -> PodGang:

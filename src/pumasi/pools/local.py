@@ -48,7 +48,7 @@ class LocalPool(Pool):
         self._spec = spec
         self._home = home
         self._gpus = gpus if spec.gpu != "none" else ()
-        self._held: dict[str, IO[str]] = {}
+        self._held: dict[str, dict[str, IO[str]]] = {}
         self._gangs: dict[tuple[str, int], LocalGang] = {}
 
     async def nodes(self) -> list[Node]:
@@ -72,25 +72,31 @@ class LocalPool(Pool):
             return [f"127.0.{index // 250}.{index % 250 + 1}" for index in range(len(nodes))]
         return ["127.0.0.1"] * len(nodes)
 
-    async def reserve(self, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
+    async def reserve(self, task: str, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
         if not self._gpus or self._spec.nodes is not None:
             return {}
         wanted = sum(placement.values())
-        for gpu in self._free_gpus():
-            if len(self._held) < wanted:
-                self._try_lock(gpu, keep=True)
-        if len(self._held) < wanted:
-            self._release()
+        self._release(task)
+        held: dict[str, IO[str]] = {}
+        self._held[task] = held
+        for gpu in self._gpus:
+            if len(held) < wanted and not gpu.busy and (file := self._lock(gpu)):
+                held[gpu.handle] = file
+        if len(held) < wanted:
+            self._release(task)
             return None
-        return {platform.node(): list(self._held)}
+        return {platform.node(): list(held)}
 
     def _free_gpus(self) -> list[Gpu]:
-        return [gpu for gpu in self._gpus if not gpu.busy and self._try_lock(gpu, keep=False)]
+        free = []
+        for gpu in self._gpus:
+            if not gpu.busy and (file := self._lock(gpu)):
+                file.close()
+                free.append(gpu)
+        return free
 
-    def _try_lock(self, gpu: Gpu, *, keep: bool) -> bool:
+    def _lock(self, gpu: Gpu) -> IO[str] | None:
         """A GPU belongs to the run that holds the lock on its file; the kernel frees it when the manager dies."""
-        if gpu.handle in self._held:
-            return False
         folder = self._home / "gpus"
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
@@ -99,17 +105,12 @@ class LocalPool(Pool):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
-            return False
-        if keep:
-            self._held[gpu.handle] = file
-        else:
-            file.close()
-        return True
+            return None
+        return file
 
-    def _release(self) -> None:
-        for file in self._held.values():
+    def _release(self, task: str) -> None:
+        for file in self._held.pop(task, {}).values():
             file.close()
-        self._held.clear()
 
     async def launch(self, order: Order, sink: Sink) -> None:
         gang = LocalGang(order, sink, self._forget)
@@ -123,8 +124,7 @@ class LocalPool(Pool):
 
     def _forget(self, order: Order) -> None:
         self._gangs.pop((order.task, order.attempt), None)
-        if not self._gangs:
-            self._release()
+        self._release(order.task)
 
     def end(self, task: str, attempt: int, grace: float) -> None:
         gang = self._gangs.get((task, attempt))
@@ -134,7 +134,8 @@ class LocalPool(Pool):
     async def close(self) -> None:
         for gang in list(self._gangs.values()):
             gang.kill()
-        self._release()
+        for task in list(self._held):
+            self._release(task)
 
 
 class LocalGang:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pumasi.core.flows import MAIN
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
@@ -69,7 +70,7 @@ async def preview_cluster(
 async def _order(pool: KubernetesPool, run: str, spec: Spec, program: Program) -> Order:
     placement = await _place(pool, spec)
     nodes = chief_first(placement)
-    gpus = await pool.reserve(placement) or {}
+    gpus = await pool.reserve(MAIN, placement) or {}
     attempt = Attempt(run, 0, placement, gpus, "", "0", pool.folder(Path()), pool.addresses(nodes))
     gang = gang_of(spec, program, attempt)
     return Order("main", 0, gang.table.nodes, agent_configs(spec, program, attempt, gang))

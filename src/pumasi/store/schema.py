@@ -58,4 +58,12 @@ MIGRATIONS: list[tuple[str, ...]] = [
             PRIMARY KEY (run, rank, name)
         ) WITHOUT ROWID""",
     ),
+    (
+        """CREATE TABLE tasks (
+            run INTEGER NOT NULL,
+            name TEXT NOT NULL,
+            fields TEXT NOT NULL,
+            UNIQUE (run, name)
+        )""",
+    ),
 ]

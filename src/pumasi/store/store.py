@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pumasi.errors import NotFound, RunBusy, SystemTrouble
 from pumasi.store.database import Database
@@ -126,6 +126,23 @@ class Store:
             except BlockingIOError:
                 raise self._busy(run_id) from None
 
+    # Tasks, of a run that has several
+
+    def keep_task(self, run_id: str, name: str, fields: dict[str, Any]) -> None:
+        with self._db.transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO tasks (run, name, fields) VALUES (?, ?, ?)",
+                (self._number(run_id), name, json.dumps(fields)),
+            )
+
+    def tasks(self, run_id: str) -> dict[str, dict[str, Any]]:
+        """In the order in which they were first heard of."""
+        rows = self._db.read(
+            "SELECT name, fields FROM tasks WHERE run = (SELECT number FROM runs WHERE id = ?) ORDER BY rowid",
+            (run_id,),
+        )
+        return {name: json.loads(fields) for name, fields in rows}
+
     # Events and metrics
 
     def add_event(self, run_id: str, at: float, kind: str, data: dict[str, object]) -> None:
@@ -232,6 +249,13 @@ class Store:
             start = Position(0, 0) if tail is None else tail_start(self._logs(run_id), wanted, tail)
         return LogFollower(self._logs(run_id), wanted, start)
 
+    def reopen(self, run_id: str) -> None:
+        """A run that was over goes on."""
+        self.update_run(run_id, state="queued", ended=None, outcome=None, exit_code=None, pid=None)
+        with translated(self.home):
+            (self.folder(run_id) / "complete").unlink(missing_ok=True)
+            (self.folder(run_id) / "tmp").mkdir(exist_ok=True)
+
     def mark_complete(self, run_id: str) -> None:
         """Nothing will be added to the record and the log of this run."""
         with translated(self.home):
@@ -326,7 +350,7 @@ class Store:
 
     def _delete_rows(self, number: int) -> None:
         with self._db.transaction() as db:
-            for table in ("metrics", "last_metrics", "events"):
+            for table in ("metrics", "last_metrics", "events", "tasks"):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (number,))  # noqa: S608
             db.execute("DELETE FROM runs WHERE number = ?", (number,))
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+from pumasi.core.flows import MAIN
 from pumasi.core.frames import Frame, parse_frames
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.planner import plan
@@ -131,7 +132,7 @@ class PoolBench:
         spec = Spec(command=("train.py",), workdir=self.folder, slots=slots, **fields)
         if placement is None:
             placement = plan(await self.pool.nodes(), slots, most_per_node=self.most_per_node).placement
-        gpus = await self.pool.reserve(placement)
+        gpus = await self.pool.reserve(MAIN, placement)
         assert gpus is not None
         program = Program((self.python, "-c", code), "none", "", {})
         details = Attempt(

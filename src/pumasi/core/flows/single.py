@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from pumasi.core.flows import MAIN, Flow
 from pumasi.core.outcome import Outcome
 
 
-class Single(NamedTuple):
-    task: str = "main"
-
+class Single(Flow):
     def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
-        return () if self.task in ended else (self.task,)
+        return () if MAIN in ended else (MAIN,)
 
     def outcome(self, ended: Mapping[str, Outcome]) -> Outcome | None:
-        return ended.get(self.task)
+        return ended.get(MAIN)

@@ -1,0 +1,140 @@
+"""pumasi serve: a page and a JSON API for a trained model."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pumasi.cli.output import say
+from pumasi.cli.parsing import Arguments
+from pumasi.cli.verbs import JSON, Option, Verb
+from pumasi.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from pumasi.serve.running import Started
+
+_MOST_PORT = 65535
+_MOST_SECONDS = 10_000_000
+
+VERB = Verb(
+    name="serve",
+    usage=("pumasi serve FILE [options]",),
+    about="""Serves a trained model as a page and a JSON API: a .keras or .h5 file of Keras, or a TorchScript .pt. What
+    people type is turned into numbers as it was for the training, by FILE.preprocessing.json: docs/serve.md says how a
+    training script writes it. Files that change are loaded again, without a request being lost; so they are on SIGHUP.
+
+    Only this machine can ask, unless --host says otherwise; then only who has the token that is printed. Ctrl-C ends
+    it at once; SIGTERM lets it finish what it is answering.""",
+    options=(
+        Option(("--vote",), "all models of this folder answer too; the mean counts", "DIR"),
+        Option(("--preprocessing",), "the file that says how inputs become numbers", "FILE"),
+        Option(("--host",), "listen at this address, for others too; 0.0.0.0: at all (default: 127.0.0.1)", "ADDRESS"),
+        Option(("--port",), "listen at this port; 0: any that is free (default: 8000)", "N"),
+        Option(("--no-token",), "everybody who reaches --host may ask: for who puts something in front of it"),
+        Option(("--rate",), "requests a second of each client; 0: no limit (default: 100)", "N"),
+        Option(("--for",), "end when nobody has asked anything for so long", "SECONDS"),
+        JSON,
+    ),
+    takes=(1, 1),
+    completes=("FILE",),
+    examples=(
+        ("pumasi serve final.keras", ""),
+        ("pumasi serve final.keras --vote runs", "all models of runs vote"),
+        ("pumasi serve final.keras --host 0.0.0.0", "for others, who need the token in the address"),
+    ),
+)
+
+
+def main(arguments: Arguments) -> int:
+    try:
+        from pumasi.serve.running import Options, leave, run
+    except ModuleNotFoundError as error:
+        raise UsageError(f"'pumasi serve' needs {error.name}, which this Python does not have.", _INSTALL) from None
+
+    preprocessing, votes = arguments.last("preprocessing"), arguments.last("vote")
+    options = Options(
+        Path(arguments.rest[0]),
+        Path(votes) if votes else None,
+        Path(preprocessing) if preprocessing else None,
+        host=arguments.last("host") or "127.0.0.1",
+        port=int(_number(arguments, "port", 8000, _MOST_PORT)),
+        rate=_number(arguments, "rate", 100, _MOST_SECONDS),
+        has_token=not arguments.has("no-token"),
+        alone_for=_number(arguments, "for", 0, _MOST_SECONDS) if arguments.has("for") else None,
+    )
+    with _Telling() as telling:
+        code = run(options, telling.say, lambda started: telling.ready(started, as_json=arguments.has("json")))
+    return leave(code)
+
+
+_INSTALL = "pip install numpy, into the environment that has the model's framework."
+
+
+def _number(arguments: Arguments, key: str, default: float, most: float) -> float:
+    text = arguments.last(key)
+    if text is None:
+        return default
+    if not text.isdecimal() or len(text) > 8 or int(text) > most:
+        raise UsageError(f"--{key} takes a whole number up to {most:g}; '{text}' is none.", f"Write --{key} 30.")
+    return int(text)
+
+
+class _Telling:
+    """What is done while the model is loaded goes into one line of a terminal; elsewhere only what takes long is
+    told."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._status: Status | None = None
+
+    def say(self, text: str) -> None:
+        if self._status is None:
+            if not text.startswith("warming up"):
+                say(text)
+        elif text.endswith("…"):
+            from rich.markup import escape
+
+            self._status.update(f"pumasi: {escape(text)}")
+        else:
+            say(text)
+
+    def ready(self, started: Started, *, as_json: bool) -> None:
+        self._stack.close()
+        self._status = None
+        models, preprocessing = started.ensemble.models, started.ensemble.preprocessing
+        if as_json:
+            import json
+            import os
+
+            line = {
+                "event": "ready",
+                "url": started.url,
+                "host": started.host,
+                "port": started.port,
+                "token": started.token or None,
+                "models": [model.name for model in models],
+                "framework": models[0].framework,
+                "kind": preprocessing.kind,
+                "pid": os.getpid(),
+            }
+            sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+        names = f"{models[0].name}" + (f" and {len(models) - 1} more that vote" if len(models) > 1 else "")
+        hints = []
+        if started.ensemble.lacks_words:
+            hints.append("It takes ids of words, but no file says which: there is no box for text. See docs/serve.md.")
+        say(f"{names} ({models[0].framework}): {started.url}", *hints, "Ctrl-C ends it.")
+
+    def __enter__(self) -> _Telling:
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            self._status = self._stack.enter_context(Console(stderr=True).status("pumasi: loading …"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()

@@ -1,0 +1,237 @@
+"""Copies of one model train apart and are averaged, round after round.
+
+    data ─► train-1-0 … train-1-4 ─► average-1 ─► train-2-0 … train-2-4 ─► average-2 ─► save
+               └─► evaluate-1-0 …        └─► evaluate-1-average, evaluate-1-ensemble
+
+A trainer that fails, restarts and all, is left out of its round; the next round is for all of them again, from the
+average. An evaluation that fails costs a figure in the table, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pumasi.core.flows import MAIN, Flow, Work
+from pumasi.core.outcome import Outcome, Verdict
+
+DATA, AVERAGE, EVALUATE, SAVE = "data", "average", "evaluate", "save"
+ENSEMBLE = "ensemble"
+SCORES = (("accuracy", 1), ("acc", 1), ("auc", 1), ("f1", 1), ("loss", -1))
+"""What names a winner, the first that there is, and whether more of it is better."""
+
+
+@dataclass(frozen=True)
+class Average(Flow):
+    """`folder` is where the files of the run are, for all of its tasks; `suffix` is that of its models, `parts` that of
+    the data, and None where the trainers find their data by themselves; `least` models make an average."""
+
+    slots: int
+    rounds: int
+    folder: str
+    suffix: str
+    parts: str | None = None
+    evaluated: bool = False
+    least: int = 1
+    init: str = ""
+    best: bool = False
+    save: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+    restarts: int = 1
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        rounds = f"{self.rounds} rounds" if self.rounds > 1 else "one round"
+        return f"{self.slots} trainers apart, {rounds} of averaging"
+
+    # ---- names and places
+
+    def trainers(self, number: int) -> list[str]:
+        return [f"train-{number}-{index}" for index in range(self.slots)]
+
+    def model(self, number: int, index: int | str) -> str:
+        return f"{self._models(number)}/{index}-model{self.suffix}"
+
+    def averaged(self, number: int) -> str:
+        return f"{self.folder}/round-{number}/average{self.suffix}"
+
+    @property
+    def final(self) -> str:
+        return self.save or f"{self.folder}/final{self.suffix}"
+
+    def _models(self, number: int) -> str:
+        return f"{self.folder}/round-{number}/model"
+
+    def _done(self, number: int, ended: Mapping[str, Outcome]) -> list[int]:
+        """The trainers of that round which have a model to give."""
+        outcomes = [ended.get(name) for name in self.trainers(number)]
+        return [index for index, outcome in enumerate(outcomes) if outcome and outcome.verdict is Verdict.DONE]
+
+    def _judges(self, number: int, ended: Mapping[str, Outcome]) -> list[str]:
+        if not self.evaluated:
+            return []
+        done = self._done(number, ended)
+        names = [*map(str, done), AVERAGE, *([ENSEMBLE] if len(done) > 1 else [])]
+        return [f"{EVALUATE}-{number}-{name}" for name in names]
+
+    # ---- what comes next
+
+    def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
+        names: list[str] = []
+        if self.parts is not None:
+            names.append(DATA)
+            if not _is_done(DATA, ended):
+                return tuple(names)
+        for number in range(1, self.rounds + 1):
+            names += self.trainers(number)
+            if not all(name in ended for name in self.trainers(number)) or self._is_short(number, ended):
+                return tuple(names)
+            average, judges = f"{AVERAGE}-{number}", self._judges(number, ended)
+            names += [average, *judges[: len(self._done(number, ended))]]
+            if not _is_done(average, ended):
+                return tuple(names)
+            names += judges
+        if all(name in ended for number in range(1, self.rounds + 1) for name in self._judges(number, ended)):
+            names.append(SAVE)
+        return tuple(names)
+
+    def outcome(self, ended: Mapping[str, Outcome]) -> Outcome | None:
+        for number in range(1, self.rounds + 1):
+            if all(name in ended for name in self.trainers(number)) and self._is_short(number, ended):
+                return self._short(number, ended)
+        needed = [DATA, *(f"{AVERAGE}-{number}" for number in range(1, self.rounds + 1)), SAVE]
+        failed = [ended[name] for name in needed if name in ended and not _is_done(name, ended)]
+        if failed:
+            return failed[0]
+        if SAVE not in ended:
+            return None
+        return Outcome(Verdict.DONE, self._summary(ended), metrics=self._winners_metrics(ended))
+
+    def _is_short(self, number: int, ended: Mapping[str, Outcome]) -> bool:
+        return len(self._done(number, ended)) < self.least
+
+    def _short(self, number: int, ended: Mapping[str, Outcome]) -> Outcome:
+        done = self._done(number, ended)
+        bad = next(ended[name] for name in self.trainers(number) if not _is_done(name, ended))
+        which = f" of round {number}" if self.rounds > 1 else ""
+        reason = (
+            f"{len(done)} of {self.slots} trainers{which} came to their end, and {self.least} are needed. "
+            f"The first that did not: {bad.reason}"
+        )
+        return Outcome(bad.verdict, reason, bad.hint, bad.rank, bad.node, bad.code, bad.signal, bad.tail)
+
+    def _summary(self, ended: Mapping[str, Outcome]) -> str:
+        left_out = [
+            f"trainer {index} of round {number}" if self.rounds > 1 else f"trainer {index}"
+            for number in range(1, self.rounds + 1)
+            for index in range(self.slots)
+            if index not in self._done(number, ended)
+        ]
+        return f"Left out: {', '.join(left_out)}." if left_out else ""
+
+    # ---- what each task is
+
+    def work(self, task: str, ended: Mapping[str, Outcome]) -> Work:
+        kind, _, rest = task.partition("-")
+        if kind == DATA:
+            return Work(DATA, slots=1, is_step=True, arguments=("-n", str(self.slots), "--to", f"{self.folder}/data"))
+        if kind == SAVE:
+            return Work(AVERAGE, slots=1, is_step=True, arguments=(self._kept(ended), "--output", self.final))
+        number, _, who = rest.partition("-")
+        if kind == AVERAGE:
+            return Work(AVERAGE, slots=1, is_step=True, arguments=self._average(int(number), ended))
+        if kind == EVALUATE:
+            return Work(EVALUATE, self._placeholders(int(number), who, self._subject(int(number), who)), slots=1)
+        values = self._placeholders(int(number), who, self.model(int(number), who))
+        return Work(MAIN, values, {"WORKER_NUMBER": str(self.slots)}, slots=1)
+
+    def _average(self, number: int, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
+        models = [self.model(number, index) for index in self._done(number, ended)]
+        samples = () if self.parts is None else ("--samples", f"{self.folder}/data")
+        return (*models, "--output", self.averaged(number), *samples)
+
+    def _subject(self, number: int, who: str) -> str:
+        if who == AVERAGE:
+            return self.averaged(number)
+        return self._models(number) if who == ENSEMBLE else self.model(number, who)
+
+    def _placeholders(self, number: int, who: str, model: str) -> dict[str, str]:
+        init = self.init if number == 1 else self.averaged(number - 1)
+        shard = "" if self.parts is None else f"{self.folder}/data/{who}{self.parts}"
+        return {
+            **self.values,
+            "shard": shard,
+            "model": model,
+            "init": init,
+            "index": who,
+            "round": str(number),
+            "slots": str(self.slots),
+        }
+
+    # ---- who won
+
+    def scores(self, ended: Mapping[str, Outcome]) -> list[Score]:
+        """What was evaluated, in the order of the table: round by round each model, the average, the ensemble."""
+        found = []
+        for number in range(1, self.rounds + 1):
+            for task in self._judges(number, ended):
+                who = task.rpartition("-")[2]
+                outcome = ended.get(task)
+                metrics = outcome.metrics if outcome and outcome.verdict is Verdict.DONE else {}
+                found.append(Score(number, who, self._subject(number, who), metrics))
+        return found
+
+    def report(self, ended: Mapping[str, Outcome]) -> Mapping[str, Any] | None:
+        if SAVE not in ended:
+            return None
+        scores = self.scores(ended)
+        won = winner(scores)
+        rows = [{"round": score.round, "model": score.who, "metrics": dict(score.metrics)} for score in scores]
+        best = {"round": won.round, "model": won.who} if won else None
+        return {"scores": rows, "winner": best, "kept": self._kept(ended), "final": self.final}
+
+    def _kept(self, ended: Mapping[str, Outcome]) -> str:
+        candidates = [score for score in self.scores(ended) if score.who != ENSEMBLE]
+        won = winner(candidates) if self.best else None
+        return won.path if won else self.averaged(self.rounds)
+
+    def _winners_metrics(self, ended: Mapping[str, Outcome]) -> Mapping[str, float]:
+        kept = self._kept(ended)
+        return next((score.metrics for score in self.scores(ended) if score.path == kept), {})
+
+
+class Score(NamedTuple):
+    """What an evaluation told of one model, of the average or of the ensemble of a round."""
+
+    round: int
+    who: str
+    path: str
+    metrics: Mapping[str, float]
+
+
+_SUFFIX = re.compile(r"\{model\}(\.weights\.h5|\.[a-z0-9]+)")
+
+
+def suffix_of(command: Sequence[str]) -> str:
+    """Of the model's file: what stands after {model}, as in {model}.keras."""
+    found = [match[1] for word in command for match in _SUFFIX.finditer(word)]
+    return found[0] if found else ".h5"
+
+
+def without_suffix(command: Sequence[str], suffix: str) -> tuple[str, ...]:
+    """What {model} stands for has it already."""
+    return tuple(word.replace(f"{{model}}{suffix}", "{model}") for word in command)
+
+
+def winner(scores: list[Score]) -> Score | None:
+    """By the first of SCORES that all of them have; of equals the first."""
+    for name, sign in SCORES:
+        if scores and all(name in score.metrics for score in scores):
+            return max(scores, key=lambda score: sign * score.metrics[name])
+    return None
+
+
+def _is_done(task: str, ended: Mapping[str, Outcome]) -> bool:
+    return task in ended and ended[task].verdict is Verdict.DONE

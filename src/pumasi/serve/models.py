@@ -1,0 +1,147 @@
+"""A file ─► a model that answers. Each framework is imported only when one of its files is loaded."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pumasi.errors import UsageError
+
+Numbers = NDArray[Any]
+_KERAS = (".keras", ".h5", ".hdf5")
+_TORCH = (".pt", ".pth")
+SUFFIXES = (*_KERAS, *_TORCH)
+_BACKENDS = ("tensorflow", "jax", "torch")
+"""In the order in which one is chosen where nobody says which."""
+_WITHOUT_ARCHITECTURE = "It has weights, but not the layers that they belong to."
+_SAVE_WHOLE = "Load the weights into the model in Python and save all of it: model.save('final.keras')."
+_SAVE_SCRIPT = "In Python: torch.jit.script(model).save('final.pt')."
+
+
+class Model(NamedTuple):
+    """`shape` of one input and `dtype` are None where the file does not say; so is a length that may vary. `ids`: the
+    inputs are ids below that, for an embedding."""
+
+    name: str
+    framework: str
+    shape: tuple[int | None, ...] | None
+    dtype: str | None
+    ids: int | None
+    predict: Callable[[Numbers], Numbers]
+
+
+def load(path: Path) -> Model:
+    if not path.exists():
+        raise UsageError(f"There is no file {path}.")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder.", "Name a model in it, and let the others vote: --vote FOLDER.")
+    suffix = path.suffix.lower()
+    if path.name.lower().endswith(".weights.h5"):
+        raise UsageError(f"{path} can't be served. {_WITHOUT_ARCHITECTURE}", _SAVE_WHOLE)
+    if suffix in _KERAS:
+        return _load_keras(path)
+    if suffix in _TORCH:
+        return _load_torch(path)
+    if suffix in (".npz", ".safetensors"):
+        raise UsageError(f"{path} can't be served. {_WITHOUT_ARCHITECTURE}", f"{_SAVE_WHOLE} {_SAVE_SCRIPT}")
+    raise UsageError(f"{path} is no model that can be served.", f"Such models end in {', '.join(SUFFIXES)}.")
+
+
+def _load_keras(path: Path) -> Model:
+    keras = _import_keras(path)
+    try:
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:  # noqa: BLE001
+        raise _not_loaded(path, error) from None
+    inputs = getattr(model, "inputs", None) or []
+    if len(inputs) > 1:
+        raise UsageError(f"{path} takes {len(inputs)} inputs at once; only models with one can be served.")
+    if len(getattr(model, "outputs", None) or [None]) > 1:
+        raise UsageError(f"{path} has {len(model.outputs)} outputs; only models with one can be served.")
+
+    def predict(rows: Numbers) -> Numbers:
+        return np.asarray(model.predict_on_batch(rows))
+
+    framework = f"Keras on {keras.backend.backend()}"
+    if not inputs:
+        return Model(path.name, framework, None, None, None, predict)
+    shape = tuple(inputs[0].shape[1:])
+    return Model(path.name, framework, shape, str(inputs[0].dtype), _ids(keras, model), predict)
+
+
+def _import_keras(path: Path) -> Any:
+    if "KERAS_BACKEND" not in os.environ:
+        installed = next((name for name in _BACKENDS if find_spec(name)), None)
+        if installed:
+            os.environ["KERAS_BACKEND"] = installed
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        import keras
+    except ImportError as error:
+        raise UsageError(
+            f"{path} needs Keras, which this Python does not have: {error}.",
+            "pip install keras jax, or tensorflow or torch in place of jax.",
+        ) from None
+    return keras
+
+
+def _ids(keras: Any, model: Any) -> int | None:
+    """How many ids the embedding knows that the input goes into."""
+    for layer in getattr(model, "layers", ()):
+        with suppress(AttributeError, ValueError):
+            if isinstance(layer, keras.layers.Embedding) and layer.input is model.inputs[0]:
+                return int(layer.input_dim)
+    return None
+
+
+def _not_loaded(path: Path, error: Exception) -> UsageError:
+    said = " ".join(str(error).split())
+    if "model config" in said:
+        return UsageError(f"{path} can't be served. {_WITHOUT_ARCHITECTURE}", _SAVE_WHOLE)
+    if "safe_mode" in said or "unsafe" in said or "arbitrary code" in said:
+        return UsageError(
+            f"{path} has Python code in it (a Lambda layer), which is not run.",
+            "Replace the Lambda by a layer of Keras, or by a registered class, and save the model again.",
+        )
+    if isinstance(error, OSError) or not _is_whole(path):
+        return UsageError(f"{path} is damaged, or no model of Keras.", said[:200])
+    return UsageError(f"Keras can't load {path}: {said[:300]}")
+
+
+def _is_whole(path: Path) -> bool:
+    return path.suffix.lower() != ".keras" or zipfile.is_zipfile(path)
+
+
+def _load_torch(path: Path) -> Model:
+    if not zipfile.is_zipfile(path):
+        raise UsageError(f"{path} is damaged, or no model of PyTorch.")
+    with zipfile.ZipFile(path) as archive:
+        if not any("/code/" in name for name in archive.namelist()):
+            raise UsageError(f"{path} can't be served. {_WITHOUT_ARCHITECTURE}", _SAVE_SCRIPT)
+    try:
+        import torch
+    except ImportError:
+        raise UsageError(f"{path} needs PyTorch, which this Python does not have.", "pip install torch") from None
+    try:
+        with warnings.catch_warnings():
+            # TorchScript is out of fashion, but files of it are there.
+            warnings.simplefilter("ignore")
+            module = torch.jit.load(str(path), map_location="cpu").eval()
+    except Exception as error:  # noqa: BLE001
+        raise UsageError(f"PyTorch can't load {path}: {' '.join(str(error).split())[:300]}") from None
+
+    def predict(rows: Numbers) -> Numbers:
+        with torch.inference_mode():
+            found: Numbers = module(torch.from_numpy(rows)).numpy()
+        return found
+
+    return Model(path.name, "TorchScript", None, None, None, predict)

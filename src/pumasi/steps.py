@@ -1,0 +1,70 @@
+"""What a run does between the user's own programs: it divides data, and averages models.
+
+Each is a task like any other, with the Python of the user's programs, wherever they run: what it needs beside the
+standard library is numpy, and for Keras' files h5py, which are there where such files come from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pumasi.errors import PumasiError, UsageError
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="pumasi")
+    steps = parser.add_subparsers(required=True)
+    for mode in ("split", "copy"):
+        data = steps.add_parser(mode)
+        data.add_argument("source")
+        data.add_argument("-n", type=int, required=True)
+        data.add_argument("--to", required=True)
+        data.set_defaults(step=divide, mode=mode)
+    average = steps.add_parser("average")
+    average.add_argument("models", nargs="+")
+    average.add_argument("--output", required=True)
+    average.add_argument("--samples", default="")
+    average.set_defaults(step=combine)
+    given = parser.parse_args(words)
+    try:
+        given.step(given)
+    except PumasiError as error:
+        sys.stderr.write("\n".join(filter(None, (error.message, error.hint))) + "\n")
+        return error.exit_code
+    return 0
+
+
+def divide(given: argparse.Namespace) -> None:
+    from pumasi.data import copy, split
+
+    made = (split if given.mode == "split" else copy)(given.source, given.n, to=given.to)
+    rows = ", ".join(f"{part.rows:,}" for part in made.parts)
+    say(f"{given.source}: {len(made.parts)} parts of {rows} rows" + ("" if made.made else ", there already"))
+
+
+def combine(given: argparse.Namespace) -> None:
+    from pumasi.models import average
+
+    Path(given.output).parent.mkdir(parents=True, exist_ok=True)
+    weights = samples(given.models, Path(given.samples)) if given.samples else []
+    made = average(given.models, given.output, weights, force=True)
+    for note in made.notes:
+        say(note)
+    say(f"{given.output}: the average of {len(made.inputs)}" if len(made.inputs) > 1 else given.output)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def samples(models: Sequence[str], folder: Path) -> list[int]:
+    """How many rows each model was trained on: those of the part that has the number which its name begins with."""
+    from pumasi.data.manifest import read
+
+    manifest = read(folder)
+    if manifest is None:
+        raise UsageError(f"{folder} is no folder of parts.", "`pumasi data split` makes one.")
+    return [manifest.parts[int(Path(model).name.partition("-")[0])].rows for model in models]

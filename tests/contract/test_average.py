@@ -1,0 +1,162 @@
+"""Copies that train apart and are averaged, over whole runs on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.harness import Workplace, wait_for
+
+TRAIN = """
+    import argparse, os, sys, time
+    import numpy as np
+    parser = argparse.ArgumentParser()
+    for name in ("data", "savemodel", "init", "round", "index", "fail"):
+        parser.add_argument("--" + name, default="")
+    given = parser.parse_args()
+    if given.fail == f"{given.round}-{given.index}":
+        sys.exit(f"trainer {given.index} has had enough")
+    if os.environ.get("SLOW") == given.round:
+        time.sleep(60)
+    x = np.load(given.data)["x"] if given.data else np.zeros(1)
+    w = np.load(given.init)["w"] if given.init else np.zeros(2)
+    w = w + [x.sum(), len(x)]
+    os.makedirs(os.path.dirname(given.savemodel), exist_ok=True)
+    np.savez(given.savemodel, w=w)
+    print("trained on", len(x))
+"""
+EVALUATE = """
+    import argparse, glob, os
+    import numpy as np
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--modelpath")
+    path = parser.parse_args().modelpath
+    paths = sorted(glob.glob(path + "/*.npz")) if os.path.isdir(path) else [path]
+    print(f"accuracy: {np.mean([np.load(each)['w'][0] for each in paths]) / 1000:.4f}")
+"""
+RUN = ("run", "--strategy", "average")
+COMMAND = ("train.py", "--savemodel", "{model}.npz", "--init", "{init}", "--round", "{round}", "--index", "{index}")
+JUDGE = ("--evaluate", "evaluate.py --modelpath {model}")
+DATA = ("--data", "{shard}")
+
+
+@pytest.fixture
+def place(workplace: Workplace) -> Workplace:
+    workplace.script(TRAIN)
+    workplace.script(EVALUATE, "evaluate.py")
+    np.savez(workplace.folder / "reviews.npz", x=np.arange(10.0), y=np.arange(10) % 2)
+    return workplace
+
+
+def weights(path: Path) -> list[float]:
+    return [float(each) for each in np.load(path)["w"]]
+
+
+def test_data_is_split_and_models_count_by_their_samples(place: Workplace) -> None:
+    """Parts of 4, 3 and 3: 0+1+2+3, 4+5+6, 7+8+9."""
+    done = place.run(*RUN, "--slots", "3", "--split", "reviews.npz", "--save", "final.npz", *COMMAND, *DATA)
+    assert done.returncode == 0, done.stderr
+    assert weights(place.folder / "final.npz") == [(4 * 6 + 3 * 15 + 3 * 24) / 10, (4 * 4 + 3 * 3 + 3 * 3) / 10]
+    assert "[train-1-0] trained on 4" in done.stdout
+
+
+def test_data_is_copied_and_a_second_round_starts_from_the_first_average(place: Workplace) -> None:
+    options = ("--slots", "2", "--copy", "reviews.npz", "--rounds", "2", "--save", "final.npz")
+    done = place.run(*RUN, *options, *JUDGE, *COMMAND, *DATA)
+    assert done.returncode == 0, done.stderr
+    assert weights(place.folder / "final.npz") == [90, 20]
+    table = done.stderr.partition("The final model: final.npz")[2]
+    assert [line.split()[:4] for line in table.splitlines()[2:6]] == [
+        ["1", "model", "0", "0.045"],
+        ["1", "model", "1", "0.045"],
+        ["1", "the", "average", "0.045"],
+        ["1", "the", "ensemble", "0.045"],
+    ]
+    assert table.count("best") == 1
+    assert "0.09" in table.partition("best")[0].splitlines()[-1]
+
+
+def test_a_trainer_that_fails_is_tried_again_and_then_left_out(place: Workplace) -> None:
+    done = place.run(*RUN, "--slots", "3", "--copy", "reviews.npz", *COMMAND, *DATA, "--fail", "1-1")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("train-1-1: starting again (attempt 2)") == 1
+    assert "train-1-1 failed: The program" in done.stderr
+    assert "Left out: trainer 1." in json.dumps(place.last())
+
+
+def test_too_few_models_are_a_failure_that_names_the_first(place: Workplace) -> None:
+    options = ("--slots", "2", "--copy", "reviews.npz", "--min-models", "2")
+    done = place.run(*RUN, *options, *COMMAND, *DATA, "--fail", "1-1")
+    assert done.returncode == 1
+    assert "1 of 2 trainers came to their end, and 2 are needed." in done.stderr
+    assert "trainer 1 has had enough" in done.stderr
+
+
+def test_killed_in_the_middle_the_same_command_goes_on_where_it_was(place: Workplace) -> None:
+    words = (*RUN, "--slots", "2", "--split", "reviews.npz", "--rounds", "2", "--save", "final.npz", *COMMAND, *DATA)
+    process = place.start(*words, env={"SLOW": "2"})
+    wait_for(lambda: "average-1" in _tasks(place, "ended"), "the first average")
+    wait_for(lambda: "train-2-0" in _tasks(place, "running"), "the second round")
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    done = place.run(*words)
+    assert done.returncode == 0, done.stderr
+    assert "train-1-0" not in done.stdout
+    assert "goes on: 3 of its tasks are done already" in done.stderr
+    assert len(place.runs()) == 1
+    assert weights(place.folder / "final.npz") == [45, 10]
+
+
+def test_attach_gives_an_interrupted_run_a_new_manager(place: Workplace) -> None:
+    words = (*RUN, "--slots", "2", "--copy", "reviews.npz", "--rounds", "2", *COMMAND, *DATA)
+    place.script(TRAIN.replace("time.sleep(60)", "os.path.exists('on') or time.sleep(60)"))
+    process = place.start(*words, env={"SLOW": "2"})
+    wait_for(lambda: "train-2-0" in _tasks(place, "running"), "the second round")
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    (place.folder / "on").touch()
+    attached = place.run("attach")
+    assert attached.returncode == 0, attached.stderr
+    assert "goes on where it was interrupted" in attached.stderr
+
+
+def _tasks(place: Workplace, state: str) -> list[str]:
+    from pumasi.store import Store
+
+    if not (place.home / "runs").exists():
+        return []
+    store = Store.open(place.home)
+    try:
+        return [name for run in store.runs() for name, task in store.tasks(run.id).items() if task["state"] == state]
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train.py", "--savemodel", "{modle}"), "{modle} in the command stands for nothing"),
+        (("train.py",), "The trainers are not told where to save their models"),
+        (("train.py", "--savemodel", "{model}", "--data", "{shard}"), "{shard} in the command stands for nothing"),
+        (("--split", "no.npz", *COMMAND), "There is no no.npz in"),
+        (("--evaluate", "no.py {model}", *COMMAND), "There is no no.py in"),
+        (("--evaluate", "evaluate.py", *COMMAND), "--evaluate does not name the model"),
+    ],
+)
+def test_what_can_not_work_is_told_before_anything_starts(place: Workplace, words: tuple[str, ...], said: str) -> None:
+    done = place.run(*RUN, "--slots", "2", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert place.runs() == []
+
+
+def test_averaging_once_without_a_common_start_is_told_to_be_poor(place: Workplace) -> None:
+    done = place.run(*RUN, "--slots", "2", "train.py", "--savemodel", "{model}.npz")
+    assert "likely to be poor" in done.stderr
+    done = place.run(*RUN, "--slots", "2", "--rounds", "2", *COMMAND)
+    assert "likely to be poor" not in done.stderr

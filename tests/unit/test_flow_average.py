@@ -1,0 +1,196 @@
+"""Copies that train apart and are averaged: which task comes when, what each is told, and what becomes of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pumasi.core.flows import MAIN
+from pumasi.core.flows.average import Average, suffix_of, winner, without_suffix
+from pumasi.core.outcome import Outcome, Verdict
+
+DONE = Outcome(Verdict.DONE)
+FAILED = Outcome(Verdict.FAILED, "Rank 0 failed, with exit code 1.", "Look.", rank=0, code=1)
+FLOW = Average(slots=3, rounds=2, folder="/run", suffix=".h5", parts=".npz", evaluated=True, least=2)
+PLAIN = replace(FLOW, parts=None, evaluated=False)
+
+
+def done(*names: str, **metrics: float) -> dict[str, Outcome]:
+    return dict.fromkeys(names, Outcome(Verdict.DONE, metrics=metrics))
+
+
+def fresh(flow: Average, ended: Mapping[str, Outcome]) -> list[str]:
+    return [name for name in flow.next(ended) if name not in ended]
+
+
+def play(flow: Average, bad: Mapping[str, Outcome] = {}) -> dict[str, Outcome]:
+    """Every task ends well, but those in `bad`; to the end."""
+    ended: dict[str, Outcome] = {}
+    while flow.outcome(ended) is None:
+        names = fresh(flow, ended)
+        assert names, f"nothing is left to do after {ended}"
+        ended |= {name: bad.get(name, DONE) for name in names}
+    return ended
+
+
+def test_trainers_wait_for_their_data_and_the_average_for_all_trainers() -> None:
+    assert fresh(FLOW, {}) == ["data"]
+    ended = done("data")
+    assert fresh(FLOW, ended) == ["train-1-0", "train-1-1", "train-1-2"]
+    ended |= done("train-1-0", "train-1-1")
+    assert fresh(FLOW, ended) == ["train-1-2"]
+    ended |= done("train-1-2")
+    assert fresh(FLOW, ended) == ["average-1", "evaluate-1-0", "evaluate-1-1", "evaluate-1-2"]
+
+
+def test_the_next_round_starts_from_the_average_and_waits_for_no_evaluation() -> None:
+    ended = done("data", *FLOW.trainers(1), "average-1")
+    assert fresh(FLOW, ended)[-5:] == [
+        *("evaluate-1-average", "evaluate-1-ensemble"),
+        *("train-2-0", "train-2-1", "train-2-2"),
+    ]
+    first, second = FLOW.work("train-1-1", ended), FLOW.work("train-2-1", ended)
+    assert first.values["init"] == ""
+    assert second.values["init"] == "/run/round-1/average.h5" == FLOW.averaged(1)
+    assert replace(FLOW, init="start.h5").work("train-1-1", ended).values["init"] == "start.h5"
+
+
+def test_the_last_model_is_saved_when_everything_has_been_measured() -> None:
+    ended = play(PLAIN)
+    assert list(ended)[-2:] == ["average-2", "save"]
+    assert PLAIN.work("save", ended).arguments == ("/run/round-2/average.h5", "--output", "/run/final.h5")
+    ended = play(FLOW)
+    assert list(ended)[-1] == "save"
+    assert FLOW.outcome(ended) == Outcome(Verdict.DONE)
+
+
+def test_a_trainer_is_told_its_part_its_model_and_its_place() -> None:
+    work = replace(FLOW, values={"epoch": "3"}).work("train-2-1", {})
+    assert (work.program, work.slots, work.env) == (MAIN, 1, {"WORKER_NUMBER": "3"})
+    assert work.values == {
+        "epoch": "3",
+        "shard": "/run/data/1.npz",
+        "model": "/run/round-2/model/1-model.h5",
+        "init": "/run/round-1/average.h5",
+        "index": "1",
+        "round": "2",
+        "slots": "3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [
+        ("evaluate-1-2", "/run/round-1/model/2-model.h5"),
+        ("evaluate-1-average", "/run/round-1/average.h5"),
+        ("evaluate-2-ensemble", "/run/round-2/model"),
+    ],
+)
+def test_a_model_the_average_and_all_models_together_are_measured(task: str, model: str) -> None:
+    assert FLOW.work(task, {}).values["model"] == model
+
+
+def test_a_trainer_that_failed_is_left_out_and_named_and_the_next_round_has_all_again() -> None:
+    ended = play(FLOW, {"train-1-1": FAILED})
+    assert "evaluate-1-1" not in ended
+    assert "train-2-1" in ended
+    models = FLOW.work("average-1", ended).arguments[:2]
+    assert models == ("/run/round-1/model/0-model.h5", "/run/round-1/model/2-model.h5")
+    outcome = FLOW.outcome(ended)
+    assert outcome is not None
+    assert (outcome.verdict, outcome.reason) == (Verdict.DONE, "Left out: trainer 1 of round 1.")
+
+
+def test_models_count_by_the_samples_that_they_have_seen_where_the_data_was_divided() -> None:
+    assert FLOW.work("average-1", done(*FLOW.trainers(1))).arguments[-2:] == ("--samples", "/run/data")
+    assert "--samples" not in PLAIN.work("average-1", done(*PLAIN.trainers(1))).arguments
+
+
+def test_too_few_models_end_the_run_with_the_first_reason() -> None:
+    ended = play(FLOW, {"train-2-0": FAILED, "train-2-2": FAILED})
+    outcome = FLOW.outcome(ended)
+    assert outcome is not None
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.reason == (
+        "1 of 3 trainers of round 2 came to their end, and 2 are needed. "
+        "The first that did not: Rank 0 failed, with exit code 1."
+    )
+    assert fresh(FLOW, ended) == []
+
+
+@pytest.mark.parametrize("task", ["data", "average-1", "average-2", "save"])
+def test_what_nothing_goes_on_without_ends_the_run_with_its_reason(task: str) -> None:
+    assert FLOW.outcome(play(FLOW, {task: FAILED})) == FAILED
+
+
+def test_an_evaluation_that_fails_costs_a_figure_and_nothing_else() -> None:
+    ended = play(FLOW, {"evaluate-1-ensemble": FAILED})
+    outcome = FLOW.outcome(ended)
+    assert outcome is not None
+    assert outcome.verdict is Verdict.DONE
+    [row] = [score for score in FLOW.scores(ended) if (score.round, score.who) == (1, "ensemble")]
+    assert row.metrics == {}
+
+
+def test_the_table_has_each_model_the_average_and_the_ensemble_of_each_round() -> None:
+    ended = play(FLOW) | done("evaluate-2-1", accuracy=0.9)
+    report = FLOW.report(ended)
+    assert report is not None
+    assert [(row["round"], row["model"]) for row in report["scores"]] == [
+        (number, who) for number in (1, 2) for who in ("0", "1", "2", "average", "ensemble")
+    ]
+    assert report["final"] == "/run/final.h5"
+
+
+def scored(**accuracy: float) -> dict[str, Outcome]:
+    ended = play(FLOW)
+    judged = {name: Outcome(Verdict.DONE, metrics={"accuracy": 0.5}) for name in ended if name.startswith("evaluate")}
+    better = {f"evaluate-{key[1:].replace('_', '-')}": value for key, value in accuracy.items()}
+    return ended | judged | {name: Outcome(Verdict.DONE, metrics={"accuracy": value}) for name, value in better.items()}
+
+
+def test_the_winner_is_named_and_kept_only_on_request() -> None:
+    ended = scored(r1_2=0.8, r2_average=0.7)
+    report = FLOW.report(ended)
+    assert report is not None
+    assert report["winner"] == {"round": 1, "model": "2"}
+    assert report["kept"] == "/run/round-2/average.h5"
+    best = replace(FLOW, best=True).report(ended)
+    assert best is not None
+    assert best["kept"] == "/run/round-1/model/2-model.h5"
+
+
+def test_an_ensemble_may_win_but_is_no_file_that_could_be_kept() -> None:
+    ended = scored(r2_ensemble=0.9, r1_average=0.8)
+    report = replace(FLOW, best=True).report(ended)
+    assert report is not None
+    assert (report["winner"], report["kept"]) == ({"round": 2, "model": "ensemble"}, "/run/round-1/average.h5")
+
+
+def test_less_of_a_loss_is_better_and_accuracy_comes_first() -> None:
+    scores = [score._replace(metrics=metrics) for score, metrics in zip(FLOW.scores(play(FLOW)), LOSSES, strict=False)]
+    won = winner(scores[:2])
+    assert won is scores[1]
+    assert winner([score._replace(metrics={}) for score in scores]) is None
+
+
+LOSSES = ({"loss": 0.3}, {"loss": 0.2, "accuracy": 0.5})
+
+
+@given(st.sets(st.sampled_from(sorted({*FLOW.trainers(1), *FLOW.trainers(2)}))))
+def test_whichever_trainers_fail_the_run_comes_to_an_end(names: set[str]) -> None:
+    ended = play(FLOW, dict.fromkeys(names, FAILED))
+    outcome = FLOW.outcome(ended)
+    assert outcome is not None
+    most = max(sum(name in names for name in FLOW.trainers(number)) for number in (1, 2))
+    assert (outcome.verdict is Verdict.DONE) == (3 - most >= FLOW.least)
+
+
+def test_what_stands_after_the_model_is_the_suffix_of_its_file() -> None:
+    assert suffix_of(["train.py", "--savemodel", "{model}"]) == ".h5"
+    assert suffix_of(["train.py", "--savemodel={model}.weights.h5"]) == ".weights.h5"
+    assert without_suffix(["--out={model}.pt", "x.pt"], ".pt") == ("--out={model}", "x.pt")

@@ -1,0 +1,74 @@
+"""The volume that a run's tasks share: found, or made with what the cluster's storage can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pumasi.core.kubewords import VOLUME_BYTES, volume
+from pumasi.errors import SpecError, UsageError
+from pumasi.kube.volumes import SHARED, SINGLE, claim, ensure, mode_of
+from tests.fake_cluster import FakeApi
+from tests.serving import asynchronous
+
+NAMESPACE = "team"
+FOLDER = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims"
+
+
+def storage(provisioner: str, *, default: bool = True) -> dict[str, Any]:
+    notes = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
+    return {"metadata": {"name": provisioner, "annotations": notes}, "provisioner": provisioner}
+
+
+@pytest.mark.parametrize(
+    ("provisioner", "mode"),
+    [
+        ("nfs.csi.k8s.io", SHARED),
+        ("efs.csi.aws.com", SHARED),
+        ("filestore.csi.storage.gke.io", SHARED),
+        ("file.csi.azure.com", SHARED),
+        ("rook-ceph.cephfs.csi.ceph.com", SHARED),
+        ("ebs.csi.aws.com", SINGLE),
+        ("pd.csi.storage.gke.io", SINGLE),
+        ("disk.csi.azure.com", SINGLE),
+        ("kubernetes.io/host-path", SINGLE),
+        ("rancher.io/local-path", SINGLE),
+    ],
+)
+def test_storage_that_many_nodes_can_mount_is_known_by_its_name(provisioner: str, mode: str) -> None:
+    assert mode_of("imdb", [storage("other", default=False), storage(provisioner)]) == mode
+
+
+def test_who_may_not_see_the_storage_gets_what_all_storage_can_do() -> None:
+    assert mode_of("imdb", None) == SINGLE
+
+
+def test_without_default_storage_the_user_has_to_make_it() -> None:
+    with pytest.raises(UsageError, match="no default storage class"):
+        mode_of("imdb", [storage("nfs", default=False)])
+
+
+def test_a_volume_is_wanted_by_name_and_perhaps_with_a_size() -> None:
+    assert volume("imdb") == ("imdb", VOLUME_BYTES)
+    assert volume("imdb:20Gi") == ("imdb", 20 * 2**30)
+    for wrong in ("Im Db", "imdb:", "imdb:much"):
+        with pytest.raises(SpecError):
+            volume(wrong)
+
+
+@asynchronous
+async def test_a_volume_that_is_there_is_taken_as_it_is() -> None:
+    api = FakeApi()
+    await api.create(FOLDER, claim("imdb", 2**30, SHARED))
+    assert await ensure(api, NAMESPACE, "imdb", 2**40) == ("imdb", True)
+    assert (await api.get(f"{FOLDER}/imdb"))["spec"]["resources"]["requests"]["storage"] == "1Gi"
+
+
+@asynchronous
+async def test_a_volume_that_is_not_there_is_made() -> None:
+    api = FakeApi()
+    await api.create("/apis/storage.k8s.io/v1/storageclasses", storage("nfs.csi.k8s.io"))
+    assert await ensure(api, NAMESPACE, "imdb", 2**31) == ("imdb", True)
+    made = (await api.get(f"{FOLDER}/imdb"))["spec"]
+    assert (made["accessModes"], made["resources"]["requests"]["storage"]) == ([SHARED], "2Gi")
