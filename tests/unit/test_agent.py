@@ -57,7 +57,7 @@ rubbish = st.lists(
 
 
 @given(st.lists(st.tuples(rubbish.map(b"".join), st.booleans(), st.booleans()), max_size=8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_bytes_of_each_stream_come_back_whatever_they_are_and_wherever_they_are_cut(
     writes: list[tuple[bytes, bool, bool]],
 ) -> None:
