@@ -160,11 +160,17 @@ def test_the_library_looks_only_at_models_that_are_laid_out_differently(
     several = [{name: each[name] for name in ("kernel", "wide")} for each in some_models(3)]
     several[2] = dict(reversed(several[2].items()))
     paths = save_all(tmp_path, kind, several)
-    looks: list[bytes] = []
-    monkeypatch.setattr(hdf5, "apart", lambda work, size=0: looks.append(guard.apart(work, size)) or looks[-1])
+    looks = 0
+
+    def look(work: Callable[[], bytes], size: int = 0) -> bytes:
+        nonlocal looks
+        looks += 1
+        return guard.apart(work, size)
+
+    monkeypatch.setattr(hdf5, "apart", look)
     final = tmp_path / f"final{SAVERS[kind][0]}"
     models.average(paths, final)
-    assert len(looks) == 2
+    assert looks == 2
     expected = np.mean([each["kernel"] for each in several], axis=0, dtype=np.float64).astype(np.float32)
     np.testing.assert_array_equal(read(final)["kernel"], expected)
 
