@@ -322,6 +322,7 @@ class KubernetesPool(Pool):
 
     async def launch(self, order: Order, sink: Sink) -> None:
         """What the pods need may be refused, or not get there: then no pod is made, and it is tried anew."""
+        self._hold(order)
         try:
             pods = await self.make_pods(order)
         except (Conflict, Forbidden, Rejected, Unreachable) as error:
@@ -336,11 +337,14 @@ class KubernetesPool(Pool):
 
     def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
         gang = self._gang(order, sink)
+        self._hold(order)
+        ran = self.found is not None and self.found.tasks[order.task].state != "starting"
+        self._start(gang, gang.run((), heard, ran=ran))
+
+    def _hold(self, order: Order) -> None:
         self._held[order.task] = {
             node: config["slots"] for node, config in zip(order.nodes, order.configs, strict=True)
         }
-        ran = self.found is not None and self.found.tasks[order.task].state != "starting"
-        self._start(gang, gang.run((), heard, ran=ran))
 
     def _gang(self, order: Order, sink: Sink) -> PodGang:
         return PodGang(self._api, self._namespace, self._run, order, sink, self._whole, self._away)
