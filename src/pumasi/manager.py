@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pumasi.agent.files import step_files
 from pumasi.core import manage
 from pumasi.core.endings import outcome_of
-from pumasi.core.flows import MAIN
+from pumasi.core.flows import MAIN, log_of
 from pumasi.core.flows.catalogue import flow_of
 from pumasi.core.frameworks import Gang
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
@@ -100,7 +100,7 @@ class Manager:
             if state.summary != before.summary and state.outcome is None:
                 self._recorder.update(time.time(), state=state.summary)
             for action in actions:
-                self._do(action)
+                self._do(action, state.summary)
         return state.outcome
 
     def _begin(self, found: Found | None) -> manage.RunState:
@@ -138,7 +138,8 @@ class Manager:
             return state.ended(found.outcome)
         if phase is not manage.Phase.QUEUED:
             order = self._order(name, found.attempt, found.placement, found.first)
-            self._pool.adopt(order, self, self._recorder.heard(self._log(order)))
+            self._recorder.recall(found.first)
+            self._pool.adopt(order, self, self._recorder.heard(log_of(order.task, order.attempt)))
         limit = self._spec.start_timeout if phase is manage.Phase.LAUNCHING else 0.0
         return state if phase is manage.Phase.RUNNING else replace(state, due=now + limit)
 
@@ -188,7 +189,7 @@ class Manager:
 
     # ---- actions
 
-    def _do(self, action: manage.Action) -> None:
+    def _do(self, action: manage.Action, summary: str) -> None:
         now = time.time()
         match action:
             case manage.Place():
@@ -202,7 +203,7 @@ class Manager:
                 self._pool.end(action.task, action.attempt, 0)
             case manage.Wake():
                 self._set_wake(action.at)
-            case manage.Waiting():
+            case manage.Waiting() if summary == "queued":
                 self._recorder.event(now, "waiting", run=self._run_id, **_about(action.task), reason=action.reason)
             case manage.Restarting():
                 told = {"attempt": action.attempt, "reason": action.reason, "spent": action.spent}
@@ -327,7 +328,7 @@ class Manager:
     # ---- what the gang tells
 
     def frames(self, order: Order, chunk: bytes) -> None:
-        self._recorder.frames(time.time(), self._log(order), chunk)
+        self._recorder.frames(time.time(), log_of(order.task, order.attempt), chunk)
 
     def said(self, order: Order, words: Mapping[str, Any]) -> None:
         now = time.time()
@@ -347,10 +348,6 @@ class Manager:
         elif words["event"] == "gap":
             lost = {"attempt": order.attempt, "rank": words["rank"], "lines": words["lines"]}
             self._recorder.event(now, "gap", **_about(order.task), **lost)
-
-    def _log(self, order: Order) -> int:
-        """Which of the run's logs an attempt writes to: its own, or the one that several tasks have in common."""
-        return order.attempt if order.task == MAIN else 0
 
     def _numbered(self, order: Order) -> dict[str, Any]:
         """Which task it is, and the numbers of its processes."""

@@ -51,7 +51,10 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
     spec, program, packed = prepare(spec, store.home)
     left = interrupted(store, spec)
     record = left or new_record(store, spec, program.framework, detached=False)
-    session = Session(store, record, spec, program, view, terminal=terminal, packed=packed)
+    if left is not None and left.is_remote:
+        session = _adopting(store, left, spec, view, terminal=terminal)
+    else:
+        session = Session(store, record, spec, program, view, terminal=terminal, packed=packed)
     try:
         return session.run()
     except ClusterTrouble as trouble:
@@ -97,15 +100,36 @@ def interrupted(store: Store, spec: Spec) -> RunRecord | None:
 
 
 def can_go_on(store: Store, record: RunRecord) -> bool:
-    ended = record.ended is None or record.state == "lost"
-    return ended and not record.is_remote and bool(store.tasks(record.id)) and store.manager_pid(record.id) is None
+    if store.manager_pid(record.id) is not None:
+        return False
+    if record.is_remote:
+        return record.ended is None and not record.detached and _is_there(store, record)
+    return (record.ended is None or record.state == "lost") and bool(store.tasks(record.id))
+
+
+def _is_there(store: Store, record: RunRecord) -> bool:
+    """In the cluster, still."""
+    from pumasi.remote import refresh
+
+    refresh(store, record)
+    return store.run(record.id).ended is None
 
 
 def reopen(store: Store, record: RunRecord) -> RunRecord:
+    if record.is_remote:
+        return record
     kill_family(f"PUMASI_GANG={record.id}.")
     shutil.rmtree(store.folder(record.id) / "tmp", ignore_errors=True)
     store.reopen(record.id)
     return store.run(record.id)
+
+
+def _adopting(store: Store, record: RunRecord, spec: Spec, view: View, *, terminal: bool) -> Session:
+    """For a run that goes on in a cluster."""
+    from pumasi.pools.kubernetes import program_left
+
+    program = asyncio.run(program_left(spec, record.id, os.environ))
+    return Session(store, record, spec, program, view, terminal=terminal)
 
 
 def left_behind(store: Store, record: RunRecord) -> Found | None:
@@ -370,12 +394,10 @@ def main(home: str, run_id: str, mode: str) -> int:
     record = store.run(run_id)
     spec = parse_spec(record.spec)
     if mode == "adopt":
-        from pumasi.pools.kubernetes import program_left
-
-        program, packed = asyncio.run(program_left(spec, run_id, os.environ)), None
+        session = _adopting(store, record, spec, Unwatched(), terminal=False)
     else:
         program, packed = find_program(spec, os.environ), _pack(spec)
-    session = Session(store, record, spec, program, Unwatched(), terminal=False, packed=packed)
+        session = Session(store, record, spec, program, Unwatched(), terminal=False, packed=packed)
     try:
         outcome = session.run(0 if mode == "lifeline" else None)
     except PumasiError as error:

@@ -18,8 +18,8 @@ from pumasi.kube.rights import NAME
 OLDEST_PYTHON = (3, 10)
 TRIES = 20
 """How often its pod is started again when it fails; being evicted does not count."""
-_PARTS = ("agent", "core", "kube", "pools", "store")
-_MODULES = ("__init__", "errors", "inside", "manager", "recorder", "report")
+_PARTS = ("agent", "core", "data", "kube", "models", "pools", "store")
+_MODULES = ("__init__", "errors", "inside", "manager", "recorder", "report", "steps")
 _LEFT_OUT = frozenset(
     f"{name}.py"
     for name in (

@@ -68,7 +68,7 @@ class Owner(NamedTuple):
 
 class Gang(NamedTuple):
     """What the pods of one attempt have in common. `secret` and `hub` are empty for a gang of one pod; `pinned` is
-    False where the cluster's scheduler chooses the nodes."""
+    False where the cluster's scheduler chooses the nodes; then `on_one_node` keeps all pods of the run together."""
 
     run: str
     task: str
@@ -76,6 +76,7 @@ class Gang(NamedTuple):
     owner: Owner
     hub: str
     pinned: bool
+    on_one_node: bool
     framework: str
     code: CodeObjects
 
@@ -203,6 +204,8 @@ def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]
     }
     if gang.pinned:
         body["affinity"] = _pin(node)
+    elif gang.on_one_node:
+        body["affinity"] = _beside(gang.run)
     if spec.node_selector:
         body["nodeSelector"] = dict(spec.node_selector)
     if spec.priority_class:
@@ -299,6 +302,12 @@ def _pin(node: str) -> Object:
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def _beside(run: str) -> Object:
+    """Where a pod of that run is, if there is one."""
+    term = {"labelSelector": {"matchLabels": {RUN: run, KIND: "rank"}}, "topologyKey": "kubernetes.io/hostname"}
+    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 def brief_patience() -> list[Object]:

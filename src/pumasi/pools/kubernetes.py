@@ -19,10 +19,10 @@ from pumasi.core.kubewords import toleration
 from pumasi.core.launch import Program
 from pumasi.core.planner import Node, plan
 from pumasi.errors import Conflict, DoesNotFit, Forbidden, NotThere, PumasiError, Rejected, Unreachable, UsageError
-from pumasi.kube import manifests
+from pumasi.kube import manifests, volumes
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
-from pumasi.kube.discovery import NOT_ENDED, Room
+from pumasi.kube.discovery import NOT_ENDED, Object, Room
 from pumasi.kube.manifests import CodeObjects
 from pumasi.kube.queueing import Left, ahead_of, leave_room, wish_of
 from pumasi.kube.record import LONGEST, Content, Record, anchor_path, list_waiting, path_of, read
@@ -141,7 +141,7 @@ def _word(api: Api) -> str:
 
 def _check_changes(spec: Spec, framework: str, code: CodeObjects) -> None:
     """Whether what --set asks for can be done to a pod at all is told before anything is made."""
-    gang = manifests.Gang("run", "main", 0, manifests.Owner("", "", ""), "hub", True, framework, code)
+    gang = manifests.Gang("run", "main", 0, manifests.Owner("", "", ""), "hub", True, False, framework, code)
     manifests.pod(spec, gang, 0, "node", {"slots": 1})
 
 
@@ -169,14 +169,16 @@ async def program_left(spec: Spec, run: str, environ: Mapping[str, str]) -> Prog
 
 def _found(content: Content) -> Found:
     state = content.state
+    if content.spec["strategy"] != "together":
+        kept = {name: found_task(task) for name, task in state.get("tasks", {}).items()}
+        return Found(state["created"], state.get("started"), kept)
     main = FoundTask(
         state=state["state"],
         attempt=state.get("attempt", 0),
         restarts=max((told["spent"] for _, kind, told in content.events if kind == "restarting"), default=0),
         placement=state.get("placement", {}),
     )
-    several = {name: found_task(kept) for name, kept in state.get("tasks", {}).items()}
-    return Found(state["created"], state.get("started"), several or {MAIN: main})
+    return Found(state["created"], state.get("started"), {MAIN: main})
 
 
 class KubernetesPool(Pool):
@@ -197,8 +199,8 @@ class KubernetesPool(Pool):
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._uploads: list[tuple[manifests.Object, asyncio.Future[None]]] = []
         self._has_star = False
-        self._stays = False
-        self._orders: list[Order] = []
+        self._single = ""
+        self._held: dict[str, Mapping[str, int]] = {}
         self._keep = 0.0
         self.copy = record
         self.confirm = spec.silence + 2 * MARGIN
@@ -230,34 +232,27 @@ class KubernetesPool(Pool):
             try:
                 looking, self._looking = self._looking, None
                 self._rooms, ahead = await (looking or self._look())
-                self.remark = _before_it(ahead)
+                self.remark = " ".join(filter(None, (_before_it(ahead), self._about_volume())))
             except Forbidden:
                 self.is_blind = True
                 self.tell(BLIND)
         if self.is_blind:
             return self.capacity()
-        return [each.as_free for each in self._within_reach()]
+        return [each.as_free for each in self._rooms]
 
     async def find_volume(self) -> None:
         """Before anything is made."""
         if self._spec.volume is None:
             return
-        from pumasi.kube.volumes import ensure
-
         name, size = kubewords.volume(self._spec.volume)
-        volume = await ensure(self._api, self._namespace, name, size)
-        self._stays = not volume.is_shared
+        volume = await volumes.ensure(self._api, self._namespace, name, size)
+        self._single = "" if volume.is_shared else name
 
-    def _within_reach(self) -> list[Room]:
-        """All nodes; but where only one of them can mount the volume at a time, the one that has it, or at first the
-        one with most room."""
-        if not self._stays or not self._rooms:
-            return self._rooms
-        used = [node for order in self._orders for node in order.nodes]
-        used += [node for task in (self.found.tasks.values() if self.found else ()) for node in task.placement]
-        name = used[0] if used else max(self._rooms, key=lambda each: each.free).name
-        self.remark = f"All of it has to be on {name}: its volume can be mounted by one node at a time (ReadWriteOnce)."
-        return [each for each in self._rooms if each.name == name]
+    def _about_volume(self) -> str:
+        if not self._single or not self._rooms:
+            return ""
+        only = f"Only {self._rooms[0].name} counts"
+        return f"{only}: the volume {self._single} can be mounted by one node at a time (ReadWriteOnce)."
 
     def look_ahead(self) -> None:
         """What `nodes` will be asked for soon, beside whatever has to be done before."""
@@ -273,7 +268,8 @@ class KubernetesPool(Pool):
             plan(self.capacity(), self._spec.at_once, most_per_node=self._spec.max_per_node)
         except DoesNotFit as error:
             hint = "--gpu-resource, --node-selector and --toleration decide which nodes count."
-            raise DoesNotFit(f"Even if nobody else used the cluster: {error.message}", hint) from None
+            reason = f"Even if nobody else used the cluster: {error.message} {self._about_volume()}".rstrip()
+            raise DoesNotFit(reason, hint) from None
 
     async def _look(self) -> Left:
         nodes, pods, waiting = await asyncio.gather(
@@ -284,7 +280,27 @@ class KubernetesPool(Pool):
         others = [thing for thing in waiting if thing["metadata"]["name"] != self._run]
         ahead = ahead_of(self._record.age, others, self._api.now)
         avoid = {node for node, at in self._lost_nodes.items() if time.monotonic() - at < AVOIDED}
-        return leave_room(nodes, pods, wish_of(self._spec), ahead, avoid)
+        foreign = [pod for pod in pods if not self._is_held(pod)]
+        left = leave_room(nodes, foreign, wish_of(self._spec), ahead, avoid, self._held.values())
+        return await self._beside_volume(left, nodes, pods) if self._single else left
+
+    def _is_held(self, pod: manifests.Object) -> bool:
+        """What our own tasks take is known before the scheduler knows it."""
+        labels = pod["metadata"].get("labels", {})
+        return labels.get(manifests.RUN) == self._run and labels.get(manifests.TASK) in self._held
+
+    async def _beside_volume(self, left: Left, nodes: Sequence[Object], pods: Sequence[Object]) -> Left:
+        """Only one node can mount the volume at a time: that which has it; else, of those that can, the one with most
+        room."""
+        used = volumes.holders(pods, self._namespace, self._single)
+        used |= {node for shares in self._held.values() for node in shares}
+        if not used:
+            terms = await volumes.terms(self._api, self._namespace, self._single)
+            fit = {node["metadata"]["name"] for node in nodes if volumes.can_mount(node, terms)}
+            rooms = [each for each in left.rooms if each.name in fit]
+            least = self._spec.at_once
+            used = {max(rooms, key=lambda each: (each.total >= least, each.free, each.total)).name} if rooms else set()
+        return Left([each for each in left.rooms if each.name in used], left.ahead)
 
     def capacity(self) -> list[Node]:
         if self.is_blind:
@@ -296,7 +312,8 @@ class KubernetesPool(Pool):
         return [""] * len(nodes)
 
     async def reserve(self, task: str, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
-        """The scheduler has the last word: nothing can be held before. A container numbers its GPUs from 0."""
+        """The scheduler has the last word, and only our own tasks know before. A container numbers its GPUs from 0."""
+        self._held[task] = placement
         if self._spec.gpu != "required":
             return {}
         return {node: [str(number) for number in range(share)] for node, share in placement.items()}
@@ -305,22 +322,29 @@ class KubernetesPool(Pool):
 
     async def launch(self, order: Order, sink: Sink) -> None:
         """What the pods need may be refused, or not get there: then no pod is made, and it is tried anew."""
+        self._hold(order)
         try:
             pods = await self.make_pods(order)
         except (Conflict, Forbidden, Rejected, Unreachable) as error:
             # A Service of that name: the answer to a first try was lost. The next attempt has another name.
             hopeless = isinstance(error, (Forbidden, Rejected))
             self._record.waits = False
+            del self._held[order.task]
             sink.refused(order, error.message, hopeless, error.hint)
             return
-        self._orders.append(order)
         gang = self._gang(order, sink)
         self._start(gang, gang.run(pods))
 
     def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
         gang = self._gang(order, sink)
+        self._hold(order)
         ran = self.found is not None and self.found.tasks[order.task].state != "starting"
         self._start(gang, gang.run((), heard, ran=ran))
+
+    def _hold(self, order: Order) -> None:
+        self._held[order.task] = {
+            node: config["slots"] for node, config in zip(order.nodes, order.configs, strict=True)
+        }
 
     def _gang(self, order: Order, sink: Sink) -> PodGang:
         return PodGang(self._api, self._namespace, self._run, order, sink, self._whole, self._away)
@@ -343,6 +367,7 @@ class KubernetesPool(Pool):
 
     def _forget(self, key: tuple[str, int]) -> None:
         gang, task = self._gangs.pop(key), self._tasks.pop(key)
+        del self._held[gang.order.task]
         self._lost_nodes |= dict.fromkeys(gang.lost_nodes, time.monotonic())
         if gang.turned_away:
             # Whatever it was: there was room, and it is no use to keep it from others. Until we ask again.
@@ -372,6 +397,7 @@ class KubernetesPool(Pool):
             owner=self._record.owner,
             hub="",
             pinned=not self.is_blind,
+            on_one_node=bool(self._single),
             framework=self._framework,
             code=self._code,
         )

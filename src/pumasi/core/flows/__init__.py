@@ -12,6 +12,11 @@ MAIN = "main"
 """The only task of most runs, and the program that the user named."""
 
 
+def log_of(task: str, attempt: int) -> int:
+    """Which of the run's logs an attempt writes to: its own, or the one that several tasks have in common."""
+    return attempt if task == MAIN else 0
+
+
 class Work(NamedTuple):
     """What a task runs: one of the run's programs, with these values for its placeholders and these arguments after
     them; `slots` of it, or as many as the run asks for. A step is something that we do ourselves."""
