@@ -203,7 +203,7 @@ def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]
         "containers": [_container(spec, gang, config)],
     }
     if gang.pinned:
-        body["affinity"] = _pin(node)
+        body["affinity"] = pin(node)
     elif gang.on_one_node:
         body["affinity"] = _beside(gang.run)
     if spec.node_selector:
@@ -297,7 +297,7 @@ def needs_of(spec: Spec) -> dict[str, float]:
     return {resource: need for resource, need in needs.items() if need}
 
 
-def _pin(node: str) -> Object:
+def pin(node: str) -> Object:
     """By its name, one value a term: anything less exact lets the scheduler put two pods on one node."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
