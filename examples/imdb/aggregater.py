@@ -8,7 +8,6 @@ and are those of an earlier time as a rule. A model counts as much as it has see
 
 import argparse
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -52,9 +51,6 @@ def main():
         models.average(list(trained), final, [each.get("rows", 1) for each in trained.values()], force=True)
     except PumasiError as error:
         sys.exit(str(error))
-    preprocessing = Path(f"{next(iter(trained))}.preprocessing.json")
-    if preprocessing.is_file():
-        reviews.write(Path(f"{final}.preprocessing.json"), lambda path: shutil.copyfile(preprocessing, path))
     print(f"{options.savefile} is the average of {len(trained)} models.")
 
 

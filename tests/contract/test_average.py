@@ -81,6 +81,31 @@ def test_data_is_copied_and_a_second_round_starts_from_the_first_average(place: 
     assert "0.09" in table.partition("best")[0].splitlines()[-1]
 
 
+DESCRIBED = """
+    with open(given.savemodel + ".preprocessing.json", "w") as file:
+        file.write("words of " + (given.index if os.environ.get("OWN") else "all"))
+"""
+
+
+@pytest.mark.parametrize("best", [(), ("--best",)])
+def test_what_lies_beside_the_models_comes_to_lie_beside_the_final_one(place: Workplace, best: tuple[str, ...]) -> None:
+    place.script(TRAIN + DESCRIBED)
+    (place.folder / "final.npz.preprocessing.json").write_text("words of an earlier model")
+    options = ("--slots", "2", "--rounds", "2", "--save", "final.npz", *best, *JUDGE)
+    done = place.run(*RUN, *options, *COMMAND)
+    assert done.returncode == 0, done.stderr
+    assert (place.folder / "final.npz.preprocessing.json").read_text() == "words of all"
+
+
+def test_models_with_other_words_end_the_run(place: Workplace) -> None:
+    place.script(TRAIN + DESCRIBED)
+    done = place.run(*RUN, "--slots", "2", "--rounds", "2", "--save", "final.npz", *COMMAND, env={"OWN": "yes"})
+    assert done.returncode == 1
+    assert "0-model.npz.preprocessing.json and " in done.stderr
+    assert "were trained with different preprocessing" in done.stderr
+    assert not (place.folder / "final.npz").exists()
+
+
 def test_a_trainer_that_fails_is_tried_again_and_then_left_out(place: Workplace) -> None:
     done = place.run(*RUN, "--slots", "3", "--copy", "reviews.npz", *COMMAND, *DATA, "--fail", "1-1")
     assert done.returncode == 0, done.stderr

@@ -19,6 +19,7 @@ from pumasi import models
 from pumasi.errors import UsageError
 from pumasi.models import guard
 from pumasi.models.formats import hdf5, open_model
+from pumasi.serve.preprocessing import beside
 from tests.unit.torch_files import save_torch
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
@@ -352,6 +353,91 @@ def test_a_full_disk_leaves_the_old_result(tmp_path: Path, monkeypatch: pytest.M
         models.average(paths, tmp_path / "final.h5", force=True)
     assert (tmp_path / "final.h5").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 3
+
+
+# ---- what lies beside a model
+
+
+def described(path: Path, text: str | None) -> Path:
+    save_h5(path, A)
+    if text is not None:
+        beside(path).write_text(text)
+    return path
+
+
+def test_an_average_has_the_preprocessing_of_its_models(tmp_path: Path) -> None:
+    words = [described(tmp_path / f"{number}.h5", "words") for number in range(3)]
+    for _ in range(2):
+        assert models.average(words, tmp_path / "final.h5", force=True).notes == []
+        assert beside(tmp_path / "final.h5").read_text() == "words"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_models_with_other_words_are_not_averaged(tmp_path: Path) -> None:
+    words = [described(tmp_path / f"{number}.h5", text) for number, text in enumerate(("words", None, "others"))]
+    message = r"0\.h5\.preprocessing\.json and .*2\.h5\.preprocessing\.json differ"
+    with pytest.raises(UsageError, match=message):
+        models.average(words, tmp_path / "final.h5")
+    assert not (tmp_path / "final.h5").exists()
+    models.average(words, tmp_path / "final.h5", [1, 0, 0])
+    assert beside(tmp_path / "final.h5").read_text() == "words"
+
+
+def test_where_some_models_say_nothing_of_their_words_the_average_does_not_either(tmp_path: Path) -> None:
+    words = [described(tmp_path / f"{number}.h5", text) for number, text in enumerate(("words", None))]
+    described(tmp_path / "final.h5", "of an earlier model")
+    (note,) = models.average(words, tmp_path / "final.h5", force=True).notes
+    assert note.startswith(f"There is no {beside(words[1])}, but {beside(words[0])}")
+    assert not beside(tmp_path / "final.h5").exists()
+
+
+@pytest.mark.parametrize("text", ["words", None])
+def test_no_model_is_ever_seen_with_the_words_of_another(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every change in the folder: a model that is there has what belongs to it."""
+    final = described(tmp_path / "final.h5", "of an earlier model")
+    earlier = final.read_bytes()
+    new = described(tmp_path / "new.h5", text)
+    with h5py.File(new, "r+") as file:
+        file.attrs["note"] = "new"
+    seen = []
+
+    def look() -> None:
+        if final.exists():
+            is_earlier = final.read_bytes() == earlier
+            seen.append(is_earlier)
+            said = beside(final).read_text() if beside(final).exists() else None
+            assert said == ("of an earlier model" if is_earlier else text)
+
+    def watched(action: Callable[..., Any]) -> Callable[..., Any]:
+        def act(*arguments: Any, **options: Any) -> Any:
+            done = action(*arguments, **options)
+            look()
+            return done
+
+        return act
+
+    for name in ("unlink", "replace", "write_bytes"):
+        monkeypatch.setattr(Path, name, watched(getattr(Path, name)))
+    models.average([new], final, force=True)
+    assert seen[-1] is False
+
+
+def test_a_full_disk_leaves_the_old_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    final = described(tmp_path / "final.h5", "of an earlier model")
+    new = described(tmp_path / "new.h5", "words")
+
+    def fail(path: Path, content: bytes) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(OSError, match="No space left"):
+        models.average([new], final, force=True)
+    assert final.exists()
+    assert beside(final).read_text() == "of an earlier model"
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_safetensors_of_bfloat16_are_averaged_and_keep_their_metadata(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pumasi.errors import UsageError
+from pumasi.models import preprocessing
 from pumasi.models.arithmetic import FLOATS, Array, is_finite, mean, narrow, variance
 from pumasi.models.finding import find
 from pumasi.models.formats import format_of, open_model
@@ -51,6 +52,7 @@ def average(
     chosen = [(path, count) for path, count in zip(paths, counts, strict=True) if count]
     target = Path(output)
     _check_output(target, paths, force=force)
+    described, notes = preprocessing.shared([path for path, _ in chosen])
     with ExitStack() as stack:
         (path, _), *others = chosen
         first = stack.enter_context(open_model(path))
@@ -58,9 +60,9 @@ def average(
         for other in models[1:]:
             _check_same(first, other)
         work = _Average(models, [count for _, count in chosen])
-        with _whole_or_not(target) as temporary:
+        with _whole_or_not(target, described) as temporary:
             first.write(temporary, work.blocks)
-    return Averaged(target, [path for path, _ in chosen], work.weights, dict(work.rules), work.notes)
+    return Averaged(target, [path for path, _ in chosen], work.weights, dict(work.rules), [*work.notes, *notes])
 
 
 def _counts(weights: Sequence[str | float], paths: Sequence[Path]) -> list[int]:
@@ -189,18 +191,32 @@ def _is_counter(tensor: Tensor) -> bool:
 
 
 @contextmanager
-def _whole_or_not(target: Path) -> Iterator[Path]:
-    """A name to write to, beside `target`. What was written there takes its place at the end, if there is no error."""
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+def _whole_or_not(target: Path, described: bytes | None) -> Iterator[Path]:
+    """A name to write to, beside `target`. What was written there takes its place at the end, if there is no error,
+    with its preprocessing beside it: whoever finds the model never finds that of another one."""
+    beside = preprocessing.beside(target)
+    model, description = (path.with_name(f".{path.name}.{secrets.token_hex(4)}") for path in (target, beside))
     try:
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(target)
+        yield model
+        _sync(model)
+        if described != preprocessing.read(target):
+            if described is not None:
+                description.write_bytes(described)
+                _sync(description)
+            target.unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
+        if description.exists():
+            description.replace(beside)
+        model.replace(target)
     finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(target.parent, os.O_RDONLY)
+        model.unlink(missing_ok=True)
+        description.unlink(missing_ok=True)
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)
