@@ -629,6 +629,11 @@ def test_what_was_made_goes_to_its_place_with_what_describes_it(tmp_path: Path) 
     agent.deliver(str(draft), str(place))
     assert sorted(each.name for each in place.parent.iterdir()) == ["3-model.h5", "3-model.h5.json"]
     assert [each.name for each in draft.parent.iterdir()] == ["history.csv"]
+    (draft.parent / "history.csv").unlink()
+    draft.write_text("another")
+    agent.deliver(str(draft), str(place))
+    assert place.read_text() == "another"
+    assert not draft.parent.exists()
 
 
 def test_a_rank_that_made_nothing_is_not_done(small_agent: agent.Agent, tmp_path: Path) -> None:

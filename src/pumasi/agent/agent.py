@@ -1450,6 +1450,8 @@ def deliver(draft: str, place: str) -> None:
     for each in sorted(os.listdir(folder), reverse=True):
         if each.startswith(name):
             os.replace(os.path.join(folder, each), place + each[len(name) :])
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
 
 
 def rank(command: list[str]) -> int:

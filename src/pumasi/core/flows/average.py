@@ -3,9 +3,9 @@
     data ─► train-1-0 … train-1-4 ─► average-1 ─► train-2-0 … train-2-4 ─► average-2 ─► save
                └─► evaluate-1-0 …        └─► evaluate-1-average, evaluate-1-ensemble
 
-Each attempt of a trainer writes to a folder of its own; only the model of one that came to its end goes where models are
-read. A trainer that fails, restarts and all, is left out of its round; the next round is for all of them again, from the
-average. An evaluation that fails costs a figure in the table, and nothing else.
+Each attempt of a trainer writes to a folder of its own; only the model of one that came to its end goes where models
+are read. A trainer that fails, restarts and all, is left out of its round; the next round is for all of them again, from
+the average. An evaluation that fails costs a figure in the table, and nothing else.
 """
 
 from __future__ import annotations
