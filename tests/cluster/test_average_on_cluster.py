@@ -121,7 +121,7 @@ def test_the_whole_of_it_over_three_nodes_one_of_which_dies(place: Place, kubern
 def test_a_volume_is_made_and_where_one_node_can_mount_it_all_go_there(place: Place) -> None:
     """As the image's user, who is root: folders of this cluster's volumes belong to it."""
     done = place.train(*ROUNDS, "--volume", "fresh:64Mi", "--as-image-user", "--save", "final.npz", *TRAINER)
-    assert "can be mounted by one node at a time" in done.stderr
+    assert "All of it goes to node-" in done.stderr
     made = place.namespace.get("pvc", "fresh")["spec"]
     assert (made["accessModes"], made["resources"]["requests"]["storage"]) == (["ReadWriteOnce"], "64Mi")
     assert len(nodes_of(place, "")) == 1

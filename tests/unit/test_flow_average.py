@@ -15,8 +15,8 @@ from pumasi.core.outcome import Outcome, Verdict
 
 DONE = Outcome(Verdict.DONE)
 FAILED = Outcome(Verdict.FAILED, "Rank 0 failed, with exit code 1.", "Look.", rank=0, code=1)
-FLOW = Average(slots=3, rounds=2, folder="/run", suffix=".h5", parts=".npz", evaluated=True, least=2)
-PLAIN = replace(FLOW, parts=None, evaluated=False)
+FLOW = Average(slots=3, rounds=2, folder="/run", suffix=".h5", data="reviews.npz", evaluated=True, least=2)
+PLAIN = replace(FLOW, data=None, evaluated=False)
 
 
 def done(*names: str, **metrics: float) -> dict[str, Outcome]:

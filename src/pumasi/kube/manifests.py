@@ -11,10 +11,10 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pumasi.core.kubewords import OWN_DOMAIN, OWN_FOLDER, mount, quantity, secret_use, toleration
+from pumasi.core.kubewords import OWN_DOMAIN, OWN_FOLDER, files_mount, mount, quantity, secret_use, toleration
 from pumasi.core.patching import apply, parse_patch
 
 if TYPE_CHECKING:
@@ -357,9 +357,8 @@ def restricted_container() -> Object:
 
 def folder_of(spec: Spec, run: str) -> str:
     """Where checkpoints go: on the first volume that can be written to, else in the pod, with which they are lost."""
-    writable: Iterable[str] = (path for _, path, read_only in map(mount, spec.mounts) if not read_only)
-    first = next(iter(writable), None)
-    return FOLDER if first is None else f"{first.rstrip('/')}/pumasi/{run}"
+    found = files_mount(spec.mounts)
+    return FOLDER if found is None else f"{found.path}/pumasi/{run}"
 
 
 def agent_config(config: Mapping[str, Any], gang: Gang, index: int) -> dict[str, Any]:

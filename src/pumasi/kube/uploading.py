@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pumasi.agent.files import loader_text
 from pumasi.core.kubewords import VOLUME_PATH
@@ -61,6 +61,7 @@ class Where(NamedTuple):
     node_selector: Mapping[str, str] = {}
     tolerations: Sequence[Object] = ()
     owner: Owner | None = None
+    as_image_user: bool = False
 
 
 class _File(NamedTuple):
@@ -212,7 +213,7 @@ def job(name: str, where: Where, node: str, deadline: int) -> Object:
         "volumeMounts": [{"name": "volume", "mountPath": VOLUME_PATH}],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": manifests.restricted_container(),
+        **({} if where.as_image_user else {"securityContext": manifests.restricted_container()}),
     }
     pod = {
         "restartPolicy": "Never",
@@ -221,7 +222,7 @@ def job(name: str, where: Where, node: str, deadline: int) -> Object:
         "terminationGracePeriodSeconds": 10,
         "tolerations": [*where.tolerations, *manifests.brief_patience()],
         "nodeSelector": dict(where.node_selector),
-        "securityContext": manifests.restricted_pod(fs_group=True),
+        **({} if where.as_image_user else {"securityContext": manifests.restricted_pod(fs_group=True)}),
         "containers": [container],
         "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": where.volume.name}}],
         **({"affinity": manifests.pin(node)} if node else {}),

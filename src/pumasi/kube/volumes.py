@@ -45,6 +45,16 @@ async def ensure(api: Api, namespace: str, name: str, size: int) -> Volume:
         return _seen(await api.get(f"{folder}/{name}"))
 
 
+async def find(api: Api, namespace: str, name: str) -> Volume:
+    try:
+        return _seen(await api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"))
+    except NotThere:
+        raise UsageError(
+            f"There is no volume claim {name} in the namespace {namespace}.",
+            f"Make it, or let it be made: --volume {name} in place of --mount.",
+        ) from None
+
+
 def _seen(thing: Object) -> Volume:
     name, modes = thing["metadata"]["name"], thing["spec"]["accessModes"]
     if SHARED not in modes and SINGLE not in modes:

@@ -8,18 +8,19 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pumasi.agent.files import agent_text, shim_files
 from pumasi.core import kubewords
 from pumasi.core.flows import MAIN
+from pumasi.core.flows.catalogue import sent
 from pumasi.core.kubewords import toleration
 from pumasi.core.launch import Program
 from pumasi.core.planner import Node, plan
 from pumasi.errors import Conflict, DoesNotFit, Forbidden, NotThere, PumasiError, Rejected, Unreachable, UsageError
-from pumasi.kube import manifests, volumes
+from pumasi.kube import manifests, uploading, volumes
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
 from pumasi.kube.discovery import NOT_ENDED, Object, Room
@@ -73,6 +74,7 @@ async def make_run(api: Api, request: Request, record: Record) -> KubernetesPool
     pool.look_ahead()
     try:
         await pool.find_volume()
+        await pool.send_files(request)
         await record.create(asked, {**request.fields, **shown}, spec.start_timeout + spec.grace)
         await pool.check_fit()
     except BaseException as error:
@@ -164,7 +166,10 @@ async def program_left(spec: Spec, run: str, environ: Mapping[str, str]) -> Prog
     """What a run that goes on in the cluster runs."""
     connection = connect(spec.context, environ)
     async with Api(connection) as api:
-        return program_of(read(await api.get(path_of(spec.namespace or connection.namespace, run))))
+        content = read(await api.get(path_of(spec.namespace or connection.namespace, run)))
+    if content.state.get("ended"):
+        raise NotThere(f"{run} has ended already.")
+    return program_of(content)
 
 
 def _found(content: Content) -> Found:
@@ -199,7 +204,8 @@ class KubernetesPool(Pool):
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._uploads: list[tuple[manifests.Object, asyncio.Future[None]]] = []
         self._has_star = False
-        self._single = ""
+        self._volume: volumes.Volume | None = None
+        self._has_told = False
         self._held: dict[str, Mapping[str, int]] = {}
         self._keep = 0.0
         self.copy = record
@@ -232,27 +238,53 @@ class KubernetesPool(Pool):
             try:
                 looking, self._looking = self._looking, None
                 self._rooms, ahead = await (looking or self._look())
-                self.remark = " ".join(filter(None, (_before_it(ahead), self._about_volume())))
+                self.remark = " ".join(filter(None, (_before_it(ahead), self._single and self._about_volume())))
             except Forbidden:
                 self.is_blind = True
                 self.tell(BLIND)
+        if self._single and not self._has_told:
+            self._has_told = True
+            self.tell(self._about_volume())
         if self.is_blind:
             return self.capacity()
         return [each.as_free for each in self._rooms]
 
     async def find_volume(self) -> None:
-        """Before anything is made."""
-        if self._spec.volume is None:
+        """That which the tasks of a run share; it may have to be made."""
+        spec = self._spec
+        if spec.volume is not None:
+            name, size = kubewords.volume(spec.volume)
+            self._volume = await volumes.ensure(self._api, self._namespace, name, size)
+        elif spec.strategy != "together" and (found := kubewords.files_mount(spec.mounts)):
+            self._volume = await volumes.find(self._api, self._namespace, found.claim)
+
+    @property
+    def _single(self) -> str:
+        """The volume that only one node can mount at a time, where it is such a one."""
+        return self._volume.name if self._volume and not self._volume.is_shared else ""
+
+    async def send_files(self, request: Request) -> None:
+        """What the run needs of this machine, beside its code. It may take long: first, whether there is any use."""
+        spec, files = self._spec, sent(self._spec)
+        if not files or self._volume is None:
             return
-        name, size = kubewords.volume(self._spec.volume)
-        volume = await volumes.ensure(self._api, self._namespace, name, size)
-        self._single = "" if volume.is_shared else name
+        await self.check_fit()
+        where = uploading.Where(
+            self._namespace,
+            self._volume,
+            spec.image,
+            spec.python or manifests.PYTHON,
+            spec.node_selector,
+            [toleration(text) for text in spec.tolerations],
+            as_image_user=spec.as_image_user,
+        )
+        named = {f"pumasi/{self._run}/{place}": Path(spec.workdir, path) for place, path in files.items()}
+        await uploading.put(self._api, where, dict(_each_file(named)), request.say)
+        self.look_ahead()
 
     def _about_volume(self) -> str:
-        if not self._single or not self._rooms:
-            return ""
-        only = f"Only {self._rooms[0].name} counts"
-        return f"{only}: the volume {self._single} can be mounted by one node at a time (ReadWriteOnce)."
+        where = "one node" if self.is_blind or not self._rooms else self._rooms[0].name
+        return f"All of it goes to {where}: only one can mount the volume {self._single} at a time (ReadWriteOnce)."
 
     def look_ahead(self) -> None:
         """What `nodes` will be asked for soon, beside whatever has to be done before."""
@@ -268,7 +300,8 @@ class KubernetesPool(Pool):
             plan(self.capacity(), self._spec.at_once, most_per_node=self._spec.max_per_node)
         except DoesNotFit as error:
             hint = "--gpu-resource, --node-selector and --toleration decide which nodes count."
-            reason = f"Even if nobody else used the cluster: {error.message} {self._about_volume()}".rstrip()
+            reason = f"Even if nobody else used the cluster: {error.message}"
+            reason += f" {self._about_volume()}" if self._single else ""
             raise DoesNotFit(reason, hint) from None
 
     async def _look(self) -> Left:
@@ -464,6 +497,16 @@ class KubernetesPool(Pool):
         if self._looking is not None:
             with contextlib.suppress(PumasiError):
                 await end_task(self._looking)
+
+
+def _each_file(named: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+    """Those of a folder one by one."""
+    for place, path in named.items():
+        if path.is_dir():
+            inside = sorted(each for each in path.rglob("*") if each.is_file())
+            yield from ((f"{place}/{each.relative_to(path).as_posix()}", each) for each in inside)
+        else:
+            yield place, path
 
 
 def _before_it(ahead: int) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from pumasi.core.flows import MAIN, Flow, Work
@@ -26,14 +27,14 @@ SCORES = (("accuracy", 1), ("acc", 1), ("auc", 1), ("f1", 1), ("loss", -1))
 
 @dataclass(frozen=True)
 class Average(Flow):
-    """`folder` is where the files of the run are, for all of its tasks; `suffix` is that of its models, `parts` that of
-    the data, and None where the trainers find their data by themselves; `least` models make an average."""
+    """`folder` is where the files of the run are, for all of its tasks; `suffix` is that of its models; `data` is None
+    where the trainers find their data by themselves; `least` models make an average."""
 
     slots: int
     rounds: int
     folder: str
     suffix: str
-    parts: str | None = None
+    data: str | None = None
     evaluated: bool = False
     least: int = 1
     init: str = ""
@@ -85,7 +86,7 @@ class Average(Flow):
 
     def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
         names: list[str] = []
-        if self.parts is not None:
+        if self.data is not None:
             names.append(DATA)
             if not _is_done(DATA, ended):
                 return tuple(names)
@@ -141,7 +142,8 @@ class Average(Flow):
     def work(self, task: str, ended: Mapping[str, Outcome], attempt: int = 0) -> Work:
         kind, _, rest = task.partition("-")
         if kind == DATA:
-            return Work(DATA, slots=1, is_step=True, arguments=("-n", str(self.slots), "--to", f"{self.folder}/data"))
+            arguments = (str(self.data), "-n", str(self.slots), "--to", f"{self.folder}/data")
+            return Work(DATA, slots=1, is_step=True, arguments=arguments)
         if kind == SAVE:
             return Work(AVERAGE, slots=1, is_step=True, arguments=(self._kept(ended), "--output", self.final))
         number, _, who = rest.partition("-")
@@ -156,7 +158,7 @@ class Average(Flow):
 
     def _average(self, number: int, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
         models = [self.model(number, index) for index in self._done(number, ended)]
-        samples = () if self.parts is None else ("--samples", f"{self.folder}/data")
+        samples = () if self.data is None else ("--samples", f"{self.folder}/data")
         return (*models, "--output", self.averaged(number), *samples)
 
     def _subject(self, number: int, who: str) -> str:
@@ -166,7 +168,7 @@ class Average(Flow):
 
     def _placeholders(self, number: int, who: str, model: str) -> dict[str, str]:
         init = self.init if number == 1 else self.averaged(number - 1)
-        shard = "" if self.parts is None else f"{self.folder}/data/{who}{self.parts}"
+        shard = "" if self.data is None else f"{self.folder}/data/{who}{PurePath(self.data).suffix}"
         return {
             **self.values,
             "shard": shard,
