@@ -63,7 +63,7 @@ class Manager:
         self._recorder = recorder
         self._events: asyncio.Queue[manage.Event | BaseException] = asyncio.Queue()
         self._ended: Mapping[str, Outcome] = {}
-        self._works: dict[str, Task] = {}
+        self._works: dict[tuple[str, int], Task] = {}
         self._gangs: dict[tuple[str, int], Gang] = {}
         self._gpus: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._next_number = 0
@@ -233,16 +233,16 @@ class Manager:
         delay = max(0.0, at - time.monotonic())
         self._wake = asyncio.get_running_loop().call_later(delay, lambda: self._post(manage.Tick(time.monotonic())))
 
-    def _task(self, name: str) -> Task:
-        if name not in self._works:
-            work = self._flow.work(name, self._ended)
+    def _task(self, name: str, attempt: int) -> Task:
+        if (name, attempt) not in self._works:
+            work = self._flow.work(name, self._ended, attempt)
             command = self._program.parts.get(work.program, self._program.command)
             spec = replace(self._spec, slots=work.slots or self._spec.slots, env={**self._spec.env, **work.env})
             files = step_files() if work.is_step else self._program.files
-            self._works[name] = Task(
-                spec, self._program._replace(command=(*fill(command, work.values), *work.arguments), files=files)
-            )
-        return self._works[name]
+            words = (*fill(command, work.values), *work.arguments)
+            program = self._program._replace(command=words, files=files, makes=work.makes)
+            self._works[name, attempt] = Task(spec, program)
+        return self._works[name, attempt]
 
     async def _place(self, task: str, attempt: int) -> None:
         """One after the other: what one task takes is not there for the next."""
@@ -250,7 +250,7 @@ class Manager:
             self._post(await self._find_room(task, attempt))
 
     async def _find_room(self, task: str, attempt: int) -> manage.Event:
-        spec = self._task(task).spec
+        spec = self._task(task, attempt).spec
         try:
             nodes = await self._pool.nodes()
         except Unreachable as error:
@@ -269,7 +269,7 @@ class Manager:
         """What would not fit even if nobody else were there is told as that."""
         now = time.monotonic()
         try:
-            spec = self._task(task).spec
+            spec = self._task(task, attempt).spec
             plan(self._pool.capacity(), spec.slots, most_per_node=spec.max_per_node)
         except DoesNotFit as never:
             return manage.Refused(now, task, attempt, never.message, True, never.hint)
@@ -278,7 +278,7 @@ class Manager:
 
     async def _launch(self, task: str, attempt: int, placement: Mapping[str, int]) -> None:
         order = self._order(task, attempt, placement, self._next_number)
-        gang, program = self._gangs[task, attempt], self._task(task).program
+        gang, program = self._gangs[task, attempt], self._task(task, attempt).program
         now = time.time()
         self._recorder.event(
             now,
@@ -309,7 +309,7 @@ class Manager:
             self._post(manage.Ended(time.monotonic(), task, attempt, outcome))
 
     def _order(self, task: str, attempt: int, placement: Mapping[str, int], first: int) -> Order:
-        spec, program = self._task(task)
+        spec, program = self._task(task, attempt)
         details = Attempt(
             run=self._run_id,
             number=attempt,

@@ -3,8 +3,9 @@
     data ─► train-1-0 … train-1-4 ─► average-1 ─► train-2-0 … train-2-4 ─► average-2 ─► save
                └─► evaluate-1-0 …        └─► evaluate-1-average, evaluate-1-ensemble
 
-A trainer that fails, restarts and all, is left out of its round; the next round is for all of them again, from the
-average. An evaluation that fails costs a figure in the table, and nothing else.
+Each attempt of a trainer writes to a folder of its own; only the model of one that came to its end goes where models
+are read. A trainer that fails, restarts and all, is left out of its round; the next round is for all of them again, from
+the average. An evaluation that fails costs a figure in the table, and nothing else.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class Average(Flow):
 
     def model(self, number: int, index: int | str) -> str:
         return f"{self._models(number)}/{index}-model{self.suffix}"
+
+    def draft(self, number: int, index: str, attempt: int) -> str:
+        """Where an attempt of a trainer writes its model."""
+        return f"{self.folder}/round-{number}/attempts/{index}-{attempt}/{index}-model{self.suffix}"
 
     def averaged(self, number: int) -> str:
         return f"{self.folder}/round-{number}/average{self.suffix}"
@@ -134,7 +139,7 @@ class Average(Flow):
 
     # ---- what each task is
 
-    def work(self, task: str, ended: Mapping[str, Outcome]) -> Work:
+    def work(self, task: str, ended: Mapping[str, Outcome], attempt: int = 0) -> Work:
         kind, _, rest = task.partition("-")
         if kind == DATA:
             arguments = (str(self.data), "-n", str(self.slots), "--to", f"{self.folder}/data")
@@ -146,8 +151,10 @@ class Average(Flow):
             return Work(AVERAGE, slots=1, is_step=True, arguments=self._average(int(number), ended))
         if kind == EVALUATE:
             return Work(EVALUATE, self._placeholders(int(number), who, self._subject(int(number), who)), slots=1)
-        values = self._placeholders(int(number), who, self.model(int(number), who))
-        return Work(MAIN, values, {"WORKER_NUMBER": str(self.slots)}, slots=1)
+        draft = self.draft(int(number), who, attempt)
+        values = self._placeholders(int(number), who, draft)
+        makes = (draft, self.model(int(number), who))
+        return Work(MAIN, values, {"WORKER_NUMBER": str(self.slots)}, slots=1, makes=makes)
 
     def _average(self, number: int, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
         models = [self.model(number, index) for index in self._done(number, ended)]
