@@ -37,8 +37,6 @@ def type_in(command):
     say(f"\n$ {command}")
     words = shlex.split(command.replace("\\\n", ""))
     with subprocess.Popen(words, cwd=HERE, env=settings()) as process:
-        # Ctrl-C reaches the command too, which knows what to do: here it is only waited for.
-        signal.signal(signal.SIGINT, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         code = process.wait()
     if code:
@@ -46,7 +44,8 @@ def type_in(command):
 
 
 def main():
-    seconds = os.environ.get("DEMO_SECONDS", "60")
+    # Ctrl-C reaches the command too, which knows what to do: here its end is waited for.
+    signal.signal(signal.SIGINT, lambda *_: None)
     FINAL.unlink(missing_ok=True)
     say(f"$ cd {os.path.relpath(HERE)}")
     say(f"$ . {os.path.relpath(ENVIRONMENT, HERE)}/bin/activate")
@@ -55,8 +54,8 @@ def main():
     type_in(RUN)
     if not FINAL.exists():
         sys.exit("The run goes on without the demo. `make demo` starts anew.")
-    type_in(SERVE.format(seconds=seconds))
-    say(f"\nThe reviews, the run and its models are in {os.path.relpath(HERE / 'demo')}. `make demo` takes them from there.")
+    type_in(SERVE.format(seconds=os.environ.get("DEMO_SECONDS", "60")))
+    say(f"\nThe reviews, the models and the record of the run are in {os.path.relpath(FINAL.parent)}.")
 
 
 if __name__ == "__main__":
