@@ -54,10 +54,10 @@ x = text.encode([" ".join([*dice.choice(filler, 6), *dice.choice(good if each el
 
 def trained(seed):
     keras.utils.set_random_seed(seed)
-    layers = [keras.Input((12,), dtype="int32"), keras.layers.Embedding(len(words) + 4, 8),
+    layers = [keras.Input((12,), dtype="int32"), keras.layers.Embedding(len(words) + 4, 8, mask_zero=True),
               keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1, "sigmoid")]
     model = keras.Sequential(layers)
-    model.compile(keras.optimizers.Adam(0.05), "binary_crossentropy")
+    model.compile(keras.optimizers.Adam(0.02), "binary_crossentropy")
     model.fit(x, y, epochs=6, batch_size=64, verbose=0)
     return model
 

@@ -87,8 +87,8 @@ _POOR = (
 
 
 def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
-    shares = spec.nodes or (spec.slots,)
-    layout = Layout(spec.slots, shares, spec.per_node, spec.slot_as_node, spec.shim)
+    together = spec.slots if spec.strategy == "together" else 1
+    layout = Layout(together, spec.nodes or (together,), spec.per_node, spec.slot_as_node, spec.shim)
     cores = os.cpu_count() or 1
     crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node and spec.pool == "local"
     if spec.strategy == "average" and spec.rounds == 1 and spec.init is None:

@@ -110,6 +110,7 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
 
 
 def _warm_up(ensemble: Ensemble, batch: int, say: Say) -> None:
+    """With ones: a 0 is often the padding, and a model that leaves it out can make nothing of zeros alone."""
     shape = ensemble.preprocessing.shape
     if shape is None:
         return
@@ -117,12 +118,12 @@ def _warm_up(ensemble: Ensemble, batch: int, say: Say) -> None:
     while size <= batch:
         say(f"warming up with {size} of {batch} …")
         try:
-            outputs = ensemble.predict(np.zeros((size, *shape), np.float32))
+            outputs = ensemble.predict(np.ones((size, *shape), np.float32))
             ensemble.verdict(outputs[0])
         except ValueError as error:
             raise UsageError(f"{', '.join(ensemble.names)} can't be served: {_first(error)}.") from None
         except Exception as error:  # noqa: BLE001
-            raise UsageError(f"{ensemble.names[0]} fails on an input of zeros: {_first(error)}") from None
+            raise UsageError(f"{ensemble.names[0]} fails on an input of ones: {_first(error)}") from None
         size *= 2
 
 
