@@ -24,7 +24,6 @@ from pumasi.errors import UsageError
 from pumasi.serve import png
 
 FORMAT, VERSION = "pumasi-preprocessing", 1
-SUFFIX = ".preprocessing.json"
 SIDES = ("before", "after")
 OUTPUTS = ("probabilities", "logits")
 WORD = r"\w+(?:'\w+)*"
@@ -264,10 +263,6 @@ class Array(Preprocessing):
 
 
 _KINDS: Mapping[str, type[Preprocessing]] = {kind.kind: kind for kind in (Text, Image, Array)}
-
-
-def beside(model: Path) -> Path:
-    return model.with_name(model.name + SUFFIX)
 
 
 def read(path: Path) -> Preprocessing:
