@@ -76,7 +76,7 @@ VERB = Verb(
         ("pumasi serve final.keras", ""),
         ("pumasi serve final.keras --vote runs", "all models of runs vote"),
         ("pumasi serve final.keras --host 0.0.0.0", "for others, who need the token in the address"),
-        ("pumasi serve final.keras --on k8s --image IMG --expose NodePort", "on a cluster"),
+        ("pumasi serve final.keras --on k8s --image IMG", "by a cluster, also when you are gone"),
     ),
 )
 

@@ -215,10 +215,11 @@ async def _rolling(cluster: Cluster, name: str, revision: str) -> None:
 
 
 async def _look(cluster: Cluster, name: str, revision: str) -> Standing:
-    pods = await cluster.api.list(cluster.path("pods"), labelSelector=_new(name, revision))
+    pods = await cluster.api.list(cluster.path("pods"), labelSelector=serving.of_service(name))
     deployment = await cluster.api.get(cluster.path("deployments", name))
-    events = [] if pods else await _refusals(cluster, name, revision)
-    return standing(deployment, pods, events)
+    new = [pod for pod in pods if pod["metadata"]["labels"].get(serving.REVISION) == revision]
+    events = [] if new else await _refusals(cluster, name, revision)
+    return standing(deployment, new, [pod for pod in pods if pod not in new], events)
 
 
 def _new(name: str, revision: str) -> str:

@@ -22,10 +22,13 @@ class Standing(NamedTuple):
     waiting: str = ""
 
 
-def standing(deployment: Object, pods: Sequence[Object], events: Sequence[Object]) -> Standing:
-    """`pods`: the new ones. `events`: what was told of a Deployment without such."""
+def standing(
+    deployment: Object, pods: Sequence[Object], former: Sequence[Object], events: Sequence[Object]
+) -> Standing:
+    """`pods`: the new ones; `former`: those that were there before. `events`: what was told where no new ones are.
+    It is done when only the new ones are left to answer."""
     if _is_done(deployment):
-        return Standing(done=True)
+        return Standing(waiting="the former pod finishes what it is answering") if former else Standing(done=True)
     for pod in pods:
         if ended := _end(pod):
             return _broken_by(ended)
@@ -75,7 +78,7 @@ def _phase(pods: Sequence[Object]) -> str:
     if not node:
         return "the scheduler looks for a node"
     if "running" in status.get("state", {}):
-        return "the model is being loaded" if not status.get("ready") else "the former pod leaves"
+        return "the model is being loaded"
     return f"the image is being fetched, or the volume mounted, on {node}"
 
 

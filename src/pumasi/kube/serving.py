@@ -149,7 +149,7 @@ def _container(wish: Wish, files: Files, package: Object) -> Object:
         "command": [wish.python, "-c", boot, json.dumps(asked)],
         "env": [*packing.environment(package), *([{"name": TOKEN, "valueFrom": token}] if wish.has_token else [])],
         "ports": [{"name": "http", "containerPort": PORT}],
-        "resources": {"requests": {"cpu": "100m", "memory": quantity(_MEMORY + -(-2 * files.size // _MEBIBYTE) * _MEBIBYTE)}},
+        "resources": {"requests": {"cpu": "100m", "memory": quantity(_memory(files.size))}},
         "startupProbe": _probe("/readyz", 1, START_SECONDS),
         "readinessProbe": _probe("/readyz", 2, 2),
         "livenessProbe": _probe("/healthz", 10, 3),
@@ -157,6 +157,11 @@ def _container(wish: Wish, files: Files, package: Object) -> Object:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": manifests.restricted_container(),
     }
+
+
+def _memory(size: int) -> int:
+    """For Python and a framework, and twice what the models are as files, in whole mebibytes."""
+    return _MEMORY + -(-2 * size // _MEBIBYTE) * _MEBIBYTE
 
 
 def _probe(path: str, period: int, failures: int) -> Object:

@@ -89,19 +89,19 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
 
 
 def _warm_up(ensemble: Ensemble, batch: int, say: Say) -> None:
-    shape = ensemble.preprocessing.shape
-    if shape is None:
+    row = ensemble.preprocessing.sample()
+    if row is None:
         return
     size = 1
     while size <= batch:
         say(f"warming up with {size} of {batch} …")
         try:
-            outputs = ensemble.predict(np.zeros((size, *shape), np.float32))
+            outputs = ensemble.predict(np.stack([row] * size))
             ensemble.verdict(outputs[0])
         except ValueError as error:
             raise UsageError(f"{', '.join(ensemble.names)} can't be served: {_first(error)}.") from None
         except Exception as error:  # noqa: BLE001
-            raise UsageError(f"{ensemble.names[0]} fails on an input of zeros: {_first(error)}") from None
+            raise UsageError(f"{ensemble.names[0]} fails on an input that it should take: {_first(error)}") from None
         size *= 2
 
 

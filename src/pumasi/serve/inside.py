@@ -12,7 +12,7 @@ from pumasi.errors import PumasiError
 
 PORT = 8000
 TOKEN = "PUMASI_SERVE_TOKEN"  # noqa: S105
-NOTICE = 10.0
+NOTICE = 8.0
 """Seconds in which the nodes of a cluster learn that a pod goes, and send nobody to it any more."""
 
 

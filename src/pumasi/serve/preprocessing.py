@@ -75,6 +75,14 @@ class Preprocessing:
         """One input, as JSON has it, for the model; a `BadInput` where it can't be one."""
         raise NotImplementedError
 
+    def sample(self) -> Numbers | None:
+        """An input to try the model with, as it gets it: an example, or else an ordinary one. Models that mask the
+        padding have no answer to nothing. None where only the model knows what an input is."""
+        return self.row(self.examples[0]) if self.examples else self._ordinary()
+
+    def _ordinary(self) -> Numbers | None:
+        raise NotImplementedError
+
     def save(self, path: str | Path) -> None:
         """To `path`, which is there whole or not at all. Beside `final.keras` it is called
         `final.keras.preprocessing.json`."""
@@ -158,6 +166,9 @@ class Text(Preprocessing):
                 row[slice(-len(ids), None) if self.pad == "before" else slice(len(ids))] = ids
         return rows
 
+    def _ordinary(self) -> Numbers:
+        return self.row(" ".join(self.words[: self.length]))
+
     def _encode(self, text: str) -> list[int]:
         found = (match[0] for match in re.finditer(self.pattern, text.lower() if self.lowercase else text))
         ids = [self._ids.get(word, self.unknown_id) for word in found]
@@ -207,6 +218,10 @@ class Image(Preprocessing):
             np.float32
         )
 
+    def _ordinary(self) -> Numbers:
+        row: Numbers = self.encode([np.full(self.size, self.background)])[0]
+        return row
+
     def pixels(self, value: object) -> Numbers:
         """The pixels of a picture as JSON has it: a PNG as a data URL, of any size, or the pixels themselves."""
         if isinstance(value, str):
@@ -252,6 +267,10 @@ class Array(Preprocessing):
     def shape(self) -> tuple[int, ...] | None:
         known = [each for each in self.size or () if each is not None]
         return tuple(known) if self.size is not None and len(known) == len(self.size) else None
+
+    def _ordinary(self) -> Numbers | None:
+        """Ones: 0 is what embeddings mask, if they mask anything."""
+        return None if self.shape is None else np.full(self.shape, 0 if self.ids == 1 else 1)
 
     def row(self, value: object) -> Numbers:
         numbers = _numbers(value)
