@@ -260,7 +260,7 @@ async def _started(api: Api, namespace: str, name: str, say: Say) -> str:
     try:
         return await within(_running(api, namespace, name, told), START_SECONDS)
     except asyncio.TimeoutError:
-        raise ClusterTrouble(f"The pod that takes the files did not start in time. {told.last}") from None
+        raise ClusterTrouble(f"The pod that takes the files did not start in time. {told.last}.") from None
 
 
 class _Told:
