@@ -161,7 +161,7 @@ async def test_a_pod_that_gets_no_place_is_waited_for_and_then_told(
     monkeypatch.setattr(uploading, "START_SECONDS", 0.1)
     monkeypatch.setattr(uploading, "_FIRST_WORD", 0.0)
     volumes.cluster.admit = lambda thing: None if thing["kind"] != "Job" else _pending(volumes.cluster, thing)
-    with pytest.raises(ClusterTrouble, match=r"did not start in time.*no place for it: 0/3 nodes are available"):
+    with pytest.raises(ClusterTrouble, match=r"did not start within .*no place for it: 0/3 nodes are available"):
         await volumes.put({"a": model})
     assert volumes.left() == []
 
