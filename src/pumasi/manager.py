@@ -149,7 +149,7 @@ class Manager:
             if name != MAIN and task != before.get(name):
                 outcome = None if task.outcome is None else task.outcome.told()
                 if task.outcome is not None:
-                    self._recorder.event(time.time(), "task ended", task=name, **task.outcome.told())
+                    self._recorder.event(time.time(), "task ended", **{**task.outcome.told(), "task": name})
                 self._recorder.task(
                     time.time(),
                     name,

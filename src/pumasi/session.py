@@ -24,9 +24,10 @@ from pumasi.agent.agent import kill_family
 from pumasi.core import kubewords
 from pumasi.core.command import script_of
 from pumasi.core.flows import average
-from pumasi.core.flows.catalogue import VARIABLES, flow_of, sent
+from pumasi.core.flows.catalogue import flow_of, sent
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.outcome import Outcome, Verdict
+from pumasi.core.placeholders import VARIABLES
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
 from pumasi.core.spec import DEFAULTS, Spec, parse_spec, run_name
