@@ -48,7 +48,8 @@ class Outcome:
 
     def told(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {**asdict(self), "verdict": self.verdict.value, "tail": list(self.tail)}
+        told = {**asdict(self), "verdict": self.verdict.value, "tail": list(self.tail)}
+        return told if self.task else {name: value for name, value in told.items() if name != "task"}
 
 
 def outcome_from(told: Mapping[str, Any]) -> Outcome:
