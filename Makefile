@@ -12,8 +12,8 @@ given = $(if $(filter command,$(origin $(1))),--$(2) '$($(1))')
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-demo: setup  ## train a small real model with 1 and with 2 slots, and see that they agree
-	@$(BIN)/python examples/demo.py
+demo: setup  ## film reviews: three trainers, averaged, and a page to try the result; DEMO_SECONDS=60
+	@$(BIN)/python examples/imdb/demo.py
 
 test: setup  ## the quick suite: minutes, with JAX and Keras
 	$(BIN)/pytest -n 2 -m "not big and not cluster and not browser"
@@ -23,10 +23,10 @@ test-all: setup frameworks cluster-programs browser  ## all tests: the quick sui
 	$(BIN)/pytest -n 2 -m "not cluster"
 
 test-cluster: setup cluster-programs  ## on a Kubernetes of their own, or on the one that PUMASI_TEST_KUBECONFIG names
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "cluster and not big"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "cluster and not big and not browser"
 
 test-browser: setup browser  ## the pages of `pumasi serve` in a real browser
-	$(BIN)/pytest -m browser
+	$(BIN)/pytest -m "browser and not cluster"
 
 browser:
 	@$(PYTHON) -m tools.browser
@@ -60,5 +60,5 @@ setup:  ## the virtual environment in .venv
 frameworks:  ## the virtual environments with TensorFlow, PyTorch, Horovod and MPI
 	@$(ENVIRONMENTS) big horovod mpi
 
-clean:  ## remove the virtual environments and caches
-	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean:  ## remove the virtual environments, caches and what the demo made
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache examples/imdb/demo

@@ -1,4 +1,5 @@
-"""Film reviews, good and bad, as numbers: writes reviews.npz, test.npz and preprocessing.json.
+"""Film reviews, good and bad, as numbers: writes reviews.npz, test.npz, preprocessing.json, and reviews.txt, which says
+where they are from.
 
     python reviews.py [--savedir DIR] [--source imdb|sentences]
 
@@ -39,15 +40,16 @@ PACKAGE, VERSION = "vaderSentiment", "3.3.2"
 SHA256 = "5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9"
 NEUTRAL = 0.5
 LONGEST_DOWNLOAD = 300
+LONGEST_SILENCE = 10
 
 
 # ---- where reviews come from: (text, label) to train on, and to test with
 
 
 def imdb():
-    """Keras' own division. A child downloads, because Keras sets itself no limit of time."""
-    download = "from keras.datasets import imdb; imdb.load_data(); imdb.get_word_index()"
-    command = [sys.executable, "-c", f"import socket; socket.setdefaulttimeout(20); {download}"]
+    """Keras' own division, if it is here or can be downloaded. A child does that, because Keras sets itself no limit of
+    time."""
+    command = [sys.executable, "-c", DOWNLOAD, str(LONGEST_SILENCE)]
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=LONGEST_DOWNLOAD)
     except subprocess.SubprocessError:
@@ -59,6 +61,25 @@ def imdb():
         [(" ".join(words[number] for number in review), int(label)) for review, label in zip(*part, strict=True)]
         for part in datasets.imdb.load_data(start_char=None, index_from=0)
     ]
+
+
+DOWNLOAD = """
+import os, socket, sys, threading, urllib.request
+from keras.datasets import imdb
+
+def soon(*words, **options):
+    limit = threading.Timer(int(sys.argv[1]), os._exit, [1])
+    limit.start()
+    try:
+        return urlopen(*words, **options)
+    finally:
+        limit.cancel()
+
+socket.setdefaulttimeout(int(sys.argv[1]))
+urlopen, urllib.request.urlopen = urllib.request.urlopen, soon
+imdb.load_data()
+imdb.get_word_index()
+"""
 
 
 def sentences():
@@ -79,8 +100,11 @@ def sentences():
     return train, test
 
 
-SOURCES = {"imdb": (imdb, 500), "sentences": (sentences, 50)}
-"""And how many words of a review are looked at."""
+SOURCES = {
+    "imdb": ("Keras' IMDB", imdb, 500),
+    "sentences": (f"Sentences from the source of the package {PACKAGE}", sentences, 50),
+}
+"""What they are called, what gets them, and how many words of a review are looked at."""
 
 
 def digest(text):
@@ -164,22 +188,25 @@ def encode(texts, preprocessing):
 
 
 def prepare(folder, source=None):
-    """Writes the three files into the folder, unless they are there: reviews.npz comes last."""
-    reviews = folder / "reviews.npz"
+    """Writes the files into the folder, unless they are there: reviews.npz comes last."""
+    reviews, origin = folder / "reviews.npz", folder / "reviews.txt"
     if reviews.exists():
-        print(f"{reviews} is there already.")
+        print(f"{reviews} is there already: {origin.read_text()}")
         return reviews
     for name in [source] if source else SOURCES:
-        load, length = SOURCES[name]
+        title, load, length = SOURCES[name]
         if parts := load():
             break
+        print("Keras' IMDB can't be downloaded here.", flush=True)
     else:
-        sys.exit("IMDB can't be downloaded.")
+        sys.exit(1)
     # In an order that is as good as random, and the same everywhere: parts of it have as much good as bad.
     train, test = (sorted(part, key=lambda review: digest(review[0])) for part in parts)
-    print(f"{name}: {len(train):,} reviews to train on, {len(test):,} to test.")
+    about = f"{title}: {len(train):,} reviews to train on, {len(test):,} to test."
+    print(about)
     preprocessing = make_preprocessing([text for text, _ in train], length)
     folder.mkdir(parents=True, exist_ok=True)
+    write(origin, lambda path: path.write_text(about))
     write(folder / "preprocessing.json", lambda path: path.write_text(json.dumps(preprocessing)))
     for path, part in ((folder / "test.npz", test), (reviews, train)):
         texts, labels = zip(*part, strict=True)
@@ -200,9 +227,9 @@ def write(path, save):
 
 
 def nearby(name, path):
-    """That file beside this one, in the folder above, or in the working folder."""
+    """That file beside this one, in a folder above, or in the working folder."""
     path = path.absolute()
-    for folder in (path, *path.parents[:2], Path()):
+    for folder in (path, *path.parents, Path()):
         if (folder / name).is_file():
             return folder / name
     sys.exit(f"There is no {name} near {path}, nor in the working folder. It is written by reviews.py.")
@@ -240,4 +267,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -89,9 +89,7 @@ _POOR = (
 
 
 def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
-    together = spec.at_once
-    shares = (spec.nodes or (together,)) if together == spec.slots else (together,)
-    layout = Layout(together, shares, spec.per_node, spec.slot_as_node, spec.shim)
+    layout = Layout(spec.at_once, spec.nodes or (spec.at_once,), spec.per_node, spec.slot_as_node, spec.shim)
     cores = os.cpu_count() or 1
     crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node and spec.pool == "local"
     poor = spec.strategy == "average" and spec.slots > 1 and spec.rounds == 1 and spec.init is None

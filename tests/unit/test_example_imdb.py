@@ -8,6 +8,7 @@ import io
 import json
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import tarfile
@@ -59,7 +60,7 @@ def reviews(monkeypatch: pytest.MonkeyPatch) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setitem(module.SOURCES, "tiny", (tiny, LENGTH))
+    monkeypatch.setitem(module.SOURCES, "tiny", ("tiny", tiny, LENGTH))
     monkeypatch.setitem(sys.modules, "reviews", module)
     return module
 
@@ -190,7 +191,7 @@ def test_no_number_is_beyond_the_embedding(reviews: Any) -> None:
 
 
 def test_words_of_the_test_part_are_unknown(folder: Path, reviews: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(reviews.SOURCES, "leak", (lambda: ([("good film", 1)], [("bad secret", 0)]), LENGTH))
+    monkeypatch.setitem(reviews.SOURCES, "leak", ("leak", lambda: ([("good film", 1)], [("bad secret", 0)]), LENGTH))
     reviews.prepare(folder / "leak", "leak")
     assert json.loads((folder / "leak" / "preprocessing.json").read_text())["words"] == ["film", "good"]
     assert list(np.load(folder / "leak" / "test.npz")["x"][0][-3:]) == [1, 2, 2]
@@ -207,11 +208,12 @@ def test_an_interrupted_preparation_is_done_again(
         broken.setattr(np, "savez_compressed", full)
         with pytest.raises(OSError, match="full"):
             reviews.prepare(tmp_path, "tiny")
-    assert [path.name for path in tmp_path.iterdir()] == ["preprocessing.json"]
+    assert not list(tmp_path.glob("*.npz"))
     reviews.prepare(tmp_path, "tiny")
     reviews.prepare(tmp_path, "tiny")
     told = capsys.readouterr().out.splitlines()
-    assert told[-2:] == ["tiny: 50 reviews to train on, 12 to test.", f"{tmp_path / 'reviews.npz'} is there already."]
+    about = "tiny: 50 reviews to train on, 12 to test."
+    assert told[-2:] == [about, f"{tmp_path / 'reviews.npz'} is there already: {about}"]
 
 
 # ---- where the reviews come from
@@ -321,7 +323,7 @@ def test_imdb_is_taken_where_it_can_be_had(
     monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(datasets=SimpleNamespace(imdb=Imdb)))
     reviews.prepare(tmp_path)
     assert asked == [{"start_char": None, "index_from": 0}]
-    assert capsys.readouterr().out == "imdb: 2 reviews to train on, 2 to test.\n"
+    assert capsys.readouterr().out == "Keras' IMDB: 2 reviews to train on, 2 to test.\n"
     assert reviews.imdb()[0] == [("the good film", 1), ("film", 0)]
 
 
@@ -339,11 +341,26 @@ def test_where_imdb_can_not_be_had_sentences_are_taken(
         raise trouble
 
     monkeypatch.setattr(subprocess, "run", fail)
-    monkeypatch.setitem(reviews.SOURCES, "sentences", (tiny, LENGTH))
+    monkeypatch.setitem(reviews.SOURCES, "sentences", ("sentences", tiny, LENGTH))
     reviews.prepare(tmp_path)
-    assert capsys.readouterr().out == "sentences: 50 reviews to train on, 12 to test.\n"
-    with pytest.raises(SystemExit, match="can't be downloaded"):
+    refusal = "Keras' IMDB can't be downloaded here.\n"
+    assert capsys.readouterr().out == f"{refusal}sentences: 50 reviews to train on, 12 to test.\n"
+    with pytest.raises(SystemExit):
         reviews.prepare(tmp_path / "new", "imdb")
+    assert capsys.readouterr().out == refusal
+
+
+def test_a_network_that_swallows_everything_is_not_waited_for(
+    tmp_path: Path, reviews: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one who passes requests on takes them, and is silent. Without an end of its own, this test would have none."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+        monkeypatch.setattr(reviews, "LONGEST_DOWNLOAD", 10_000)
+        monkeypatch.setattr(reviews, "DOWNLOAD", reviews.DOWNLOAD.replace("socket.setdefaulttimeout", "int"))
+        monkeypatch.setattr(reviews, "LONGEST_SILENCE", 1)
+        assert reviews.imdb() is None
 
 
 # ---- the models

@@ -42,6 +42,7 @@ _DELETE_SECONDS = 70.0
 _JSON = "application/json"
 _BYTES = "application/octet-stream"
 _MERGE = "application/merge-patch+json"
+_APPLY = "application/apply-patch+yaml"
 _METADATA = "application/json;as=PartialObjectMetadata{};v=v1;g=meta.k8s.io,application/json"
 _FINE = range(200, 300)
 _UNAUTHORIZED, _FORBIDDEN, _GONE = 401, 403, 410
@@ -109,6 +110,12 @@ class Api:
     async def patch(self, path: str, change: Mapping[str, Any]) -> Object:
         """Fields that are None in `change` are removed, those that it does not name are left."""
         return await self._insist("PATCH", path, change, content=_MERGE)
+
+    async def apply(self, path: str, thing: Mapping[str, Any]) -> Object:
+        """Made, or changed to what it should be: what we asked for earlier and do not ask for now goes, what others
+        have added stays."""
+        query = {"fieldManager": "pumasi", "force": "true", "fieldValidation": "Strict"}
+        return await self._insist("PATCH", _target(path, query), thing, content=_APPLY)
 
     async def send(
         self, path: str, query: Mapping[str, str], headers: Mapping[str, str], data: bytes, *, seconds: float

@@ -256,7 +256,8 @@ async def _started(api: Api, namespace: str, name: str, say: Say) -> str:
     try:
         return await within(_running(api, namespace, name, told), START_SECONDS)
     except asyncio.TimeoutError:
-        raise ClusterTrouble(f"The pod that takes the files did not start in time. {told.last}") from None
+        why = told.last or "nobody says why"
+        raise ClusterTrouble(f"The pod that takes the files did not start within {START_SECONDS} s: {why}.") from None
 
 
 class _Told:

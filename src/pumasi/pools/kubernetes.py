@@ -461,7 +461,7 @@ class KubernetesPool(Pool):
         package = detached.package_map(self._run, self._record.owner)
         await asyncio.gather(self._be_uploaded(), self._api.create(self._path("configmaps"), package))
         tolerations = [toleration(text) for text in self._spec.tolerations]
-        job = detached.manager_job(self._run, self._record.owner, self._spec.image, package["data"], tolerations)
+        job = detached.manager_job(self._run, self._record.owner, self._spec.image, package, tolerations)
         await self._api.create(anchor_path(self._namespace), job)
 
     async def keep_output(self) -> None:
