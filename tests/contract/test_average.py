@@ -254,6 +254,7 @@ def _tasks(place: Workplace, state: str) -> list[str]:
         (("--evaluate", "evaluate.py {shard} {model}", *COMMAND), "{shard} in the command stands for nothing"),
         (("--save", "final.h5", *COMMAND), "--save final.h5 is of another format than the models"),
         (("--save", "train.py/final.npz", *COMMAND), "train.py/final.npz can't be written"),
+        (("--best", *COMMAND), "--best has nothing to compare the models by"),
         (("train.py", "{model}", "{{BATCH}}"), "Give it a value: --env BATCH=3"),
         (("--evaluate", "no.py {model}", *COMMAND), "There is no no.py in"),
         (("--evaluate", "evaluate.py", *COMMAND), "--evaluate does not name the model"),

@@ -114,7 +114,7 @@ def test_a_trainer_that_failed_is_left_out_and_named_and_the_next_round_has_all_
     assert (outcome.verdict, outcome.reason) == (Verdict.DONE, "Left out: trainer 1 of round 1.")
     report = FLOW.report(ended)
     assert report is not None
-    assert report["remark"] == outcome.reason
+    assert report["remarks"][-1] == outcome.reason
 
 
 def test_models_count_by_the_samples_that_they_have_seen_where_the_data_was_divided() -> None:
@@ -216,6 +216,18 @@ def test_less_of_a_loss_is_better_and_accuracy_comes_first() -> None:
     won = winner(scores[:2])
     assert won is scores[1]
     assert winner([score._replace(metrics={}) for score in scores]) is None
+
+
+def test_that_nothing_was_measured_by_which_to_name_a_best_is_told() -> None:
+    report = FLOW.report(play(FLOW))
+    assert report is not None
+    assert report["winner"] is None
+    assert report["remarks"] == [
+        "No best is named: no evaluation printed accuracy, acc, auc, f1, loss, as in: accuracy: 0.93"
+    ]
+    measured = FLOW.report(scored())
+    assert measured is not None
+    assert measured["remarks"] == []
 
 
 def test_what_was_not_measured_can_not_win() -> None:

@@ -51,7 +51,7 @@ def report_lines(data: Mapping[str, Any]) -> list[str]:
     lines = [f"The final model: {data['final']}{which}"]
     if names:
         lines += table(("round", "model", *names, ""), rows, 10**6, right=(0, *range(2, 2 + len(names))))
-    return [*lines, *filter(None, [data.get("remark")])]
+    return [*lines, *data.get("remarks", ())]
 
 
 def _model(who: str) -> str:

@@ -219,7 +219,7 @@ class Average(Flow):
             "best": _named(best) if best else None,
             "kept": kept,
             "final": self.final if _is_done(SAVE, ended) else kept,
-            "remark": self._summary(ended),
+            "remarks": [*([_UNNAMED] if self.evaluated and not won else []), *filter(None, [self._summary(ended)])],
         }
 
     def _best(self, ended: Mapping[str, Outcome]) -> Score | None:
@@ -233,6 +233,9 @@ class Average(Flow):
     def _winners_metrics(self, ended: Mapping[str, Outcome]) -> Mapping[str, float]:
         kept = self._kept(ended)
         return next((score.metrics for score in self.scores(ended) if score.path == kept), {})
+
+
+_UNNAMED = f"No best is named: no evaluation printed {', '.join(name for name, _ in SCORES)}, as in: accuracy: 0.93"
 
 
 class Score(NamedTuple):

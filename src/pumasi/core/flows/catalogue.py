@@ -75,6 +75,8 @@ def check(spec: Spec, values: Mapping[str, str]) -> None:
         raise SpecError(f"The trainers are not told {what}.", f"Name {{{name}}} in the command, as in: {example}")
     if spec.evaluate and "model" not in placeholders.names_in(spec.evaluate):
         raise SpecError("--evaluate does not name the model to measure.", "As in: evaluate.py --modelpath {model}")
+    if spec.best and not spec.evaluate:
+        raise SpecError("--best has nothing to compare the models by.", "Add --evaluate, which measures them.")
     suffix = PurePath(f"model{suffix_of(spec.command)}").suffix
     if spec.save and PurePath(spec.save).suffix != suffix:
         raise SpecError(f"--save {spec.save} is of another format than the models.", f"These end in {suffix}.")
