@@ -193,6 +193,23 @@ def test_a_file_can_not_train_apart(place: Workplace) -> None:
     assert "A file can't be a run with the strategy average" in done.stderr
 
 
+def test_an_attempt_goes_on_from_the_checkpoint_of_the_one_before(place: Workplace) -> None:
+    place.script(
+        """
+        import os, sys
+        import numpy as np
+        checkpoint = os.path.join(os.environ["PUMASI_CHECKPOINT_DIR"], "w.npz")
+        if not os.path.exists(checkpoint):
+            np.savez(checkpoint, w=[float(sys.argv[2]), 1.0])
+            sys.exit("out of patience")
+        os.rename(checkpoint, sys.argv[1])
+        """
+    )
+    done = place.run(*RUN, "--slots", "2", "--save", "final.npz", "train.py", "{model}.npz", "{index}")
+    assert done.returncode == 0, done.stderr
+    assert weights(place.folder / "final.npz") == [0.5, 1]
+
+
 def test_too_few_models_are_a_failure_that_names_the_first(place: Workplace) -> None:
     options = ("--slots", "2", "--copy", "reviews.npz", "--min-models", "2")
     done = place.run(*RUN, *options, *COMMAND, *DATA, "--fail", "1-1")
