@@ -58,12 +58,7 @@ class Board:
         if self.began is None:
             self.began = at
         self.run = data.get("run", self.run)
-        if not ("task" in data and self.ranks and kind in _BEFORE):
-            self.phase = _PHASES.get(kind, self.phase)
-            if kind in ("waiting", "restarting", "ending"):
-                self.reason = str(data.get("reason") or data.get("why") or "")
-        if "task" not in data:
-            self.attempt = data.get("attempt", self.attempt)
+        self._follow(kind, data)
         if kind == "starting" and "numbers" in data:
             self._name(data)
         elif kind == "running":
@@ -76,6 +71,15 @@ class Board:
             self.phase = str(data["verdict"])
             for row in self.ranks.values():
                 row.state = "gone" if row.state == "running" else row.state
+
+    def _follow(self, kind: str, data: Mapping[str, Any]) -> None:
+        if "task" not in data:
+            self.attempt = data.get("attempt", self.attempt)
+        elif self.ranks and kind in _BEFORE:
+            return
+        self.phase = _PHASES.get(kind, self.phase)
+        if kind in ("waiting", "restarting", "ending"):
+            self.reason = str(data.get("reason") or data.get("why") or "")
 
     def reading(self, rank: int, reading: Reading) -> None:
         row = self.ranks.setdefault(rank, RankRow("", ""))
