@@ -8,11 +8,12 @@ import pytest
 
 from pumasi.core.spec import Spec
 from pumasi.program import find_program
+from tests.unit.test_detect import TORCH_ALONE
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "train.py").write_text(TORCH_ALONE)
     return tmp_path
 
 
