@@ -185,3 +185,10 @@ def test_averaging_once_without_a_common_start_is_told_to_be_poor(place: Workpla
     assert "likely to be poor" in done.stderr
     done = place.run(*RUN, "--slots", "2", "--rounds", "2", *COMMAND)
     assert "likely to be poor" not in done.stderr
+
+
+def test_trainers_that_do_not_know_each_other_are_what_was_asked_for(place: Workplace) -> None:
+    place.script("import keras\nmodel = keras.Model()\nmodel.fit(epochs=1)\n", "lone.py")
+    words = ("--slots", "2", "--dry-run", "lone.py", "--savemodel", "{model}", "--init", "{init}")
+    assert "train apart" in place.run("run", *words[:3], "lone.py", env={"KERAS_BACKEND": "jax"}).stdout
+    assert "train apart" not in place.run(*RUN, "--rounds", "2", *words, env={"KERAS_BACKEND": "jax"}).stdout

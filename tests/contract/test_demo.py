@@ -66,7 +66,7 @@ def asked(address: str, review: str) -> tuple[str, float, str]:
     """What the API says, and what the page shows."""
     opener = build_opener(ProxyHandler({}))
     form = urlencode({"text": review}).encode()
-    page = opener.open(Request(f"{address}predict", form), timeout=30).read().decode()  # noqa: S310
+    page = opener.open(Request(f"{address}predict", form), timeout=30).read().decode()
     body = json.dumps({"input": review}).encode()
     question = Request(f"{address}predict", body, {"Content-Type": "application/json"})
     (answer,) = json.load(opener.open(question, timeout=30))["predictions"]
@@ -84,6 +84,7 @@ def test_after_an_interruption_and_then_from_the_reviews_to_a_page_that_judges_t
         rest, _ = process.communicate(timeout=120)
         assert process.returncode == 5, rest
         assert "Traceback" not in rest
+        assert "was stopped" in rest
         assert "pumasi serve" not in rest
     place.assert_nothing_left()
 

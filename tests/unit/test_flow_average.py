@@ -122,6 +122,11 @@ def test_too_few_models_end_the_run_with_the_first_reason() -> None:
     assert fresh(FLOW, ended) == []
 
 
+def test_a_run_that_was_stopped_is_no_run_with_too_few_models() -> None:
+    stopped = Outcome(Verdict.STOPPED, "Stopped on request.")
+    assert FLOW.outcome(play(FLOW, dict.fromkeys(FLOW.trainers(1), stopped))) == stopped
+
+
 @pytest.mark.parametrize("task", ["data", "average-1", "average-2", "save"])
 def test_what_nothing_goes_on_without_ends_the_run_with_its_reason(task: str) -> None:
     assert FLOW.outcome(play(FLOW, {task: FAILED})) == FAILED

@@ -115,6 +115,8 @@ class Average(Flow):
     def _short(self, number: int, ended: Mapping[str, Outcome]) -> Outcome:
         done = self._done(number, ended)
         bad = next(ended[name] for name in self.trainers(number) if not _is_done(name, ended))
+        if bad.verdict is Verdict.STOPPED:
+            return bad
         which = f" of round {number}" if self.rounds > 1 else ""
         reason = (
             f"{len(done)} of {self.slots} trainers{which} came to their end, and {self.least} are needed. "
