@@ -23,10 +23,10 @@ test-all: setup frameworks cluster-programs browser  ## all tests: the quick sui
 	$(BIN)/pytest -n 2 -m "not cluster"
 
 test-cluster: setup cluster-programs  ## on a Kubernetes of their own, or on the one that PUMASI_TEST_KUBECONFIG names
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "cluster and not big"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "cluster and not big and not browser"
 
 test-browser: setup browser  ## the pages of `pumasi serve` in a real browser
-	$(BIN)/pytest -m browser
+	$(BIN)/pytest -m "browser and not cluster"
 
 browser:
 	@$(PYTHON) -m tools.browser

@@ -44,6 +44,8 @@ class Cluster:
         """Seconds that its clock is ahead of ours."""
         self.sentenced: Callable[[str], None] = lambda name: self.finish(name, 143)
         self.admit: Callable[[Object], None] = lambda thing: None
+        self.answer: Callable[[str, Mapping[str, str], bytes], Object] = lambda path, query, data: {}
+        """What servers in pods answer, behind the cluster's proxy."""
         self._numbers = itertools.count(1)
 
     @property
@@ -212,6 +214,12 @@ class FakeApi(Api):
             self.losing.remove("patch")
             made = self.cluster.patch(key, change)
         return copy.deepcopy(made)
+
+    async def send(
+        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], data: bytes, *, seconds: float
+    ) -> Object:
+        self._check("create", "pods/proxy", path)
+        return self.cluster.answer(path, query, data)
 
     async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> bool:
         self.graces.append(grace)

@@ -12,7 +12,7 @@ import stat
 import tarfile
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
@@ -60,15 +60,20 @@ LeaveOut = Callable[[os.stat_result, bytes], bool]
 """Whether a file stays here, by what it is and how it begins."""
 
 
-def pack(folder: Path, must: Sequence[str] = (), leave_out: LeaveOut = lambda status, head: False) -> Code:
-    """`must` are files that have to be in it. A folder that git ignores as a whole is packed all the same: who works in
-    it wants it."""
+def pack(
+    folder: Path,
+    must: Sequence[str] = (),
+    leave_out: LeaveOut = lambda status, head: False,
+    stays: Collection[Path] = (),
+) -> Code:
+    """`must` are files that have to be in it, and what `stays` gets there in another way. A folder that git ignores as
+    a whole is packed all the same: who works in it wants it."""
     try:
         folder = folder.absolute()
         if not folder.is_dir():
             raise UsageError(f"There is no folder {_shown(str(folder))}.", "Check the name of the working folder.")
         needed = _Needed(folder, must)
-        walk = _Walk(os.path.realpath(folder), needed)
+        walk = _Walk(os.path.realpath(folder), needed, {os.path.realpath(path) for path in stays})
         walk.run()
         return _pack(walk, needed, _Archive(leave_out))
     except OSError as error:
@@ -146,8 +151,9 @@ class _Needed:
 class _Walk:
     """Everything in a folder that no rule leaves out."""
 
-    def __init__(self, root: str, needed: _Needed) -> None:
+    def __init__(self, root: str, needed: _Needed, stays: Collection[str] = ()) -> None:
         self.root = root
+        self._stays = stays
         self.entries: list[_Entry] = []
         self.size = 0
         self._needed = needed
@@ -175,6 +181,8 @@ class _Walk:
             for each in found:
                 path = f"{folder}/{each.name}" if folder else each.name
                 is_folder = each.is_dir(follow_symlinks=False)
+                if each.path in self._stays:
+                    continue
                 if rule := rules.leaving_out(self._in_tree(path), is_folder, is_venv=_is_venv(each)):
                     if path in self._needed.by_path:
                         self._needed.complain(path, is_folder, rule)

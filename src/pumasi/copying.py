@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pumasi import remote
+from pumasi.core.flows import log_of
 from pumasi.core.frames import separate, unheard
 from pumasi.errors import ClusterTrouble, NotThere
 from pumasi.kube import archive, manifests
@@ -174,8 +175,9 @@ class _Copying:
         self._pods = {name: see(pod) for name, pod in found.items()}
         for name, pod in found.items():
             if self._pods[name].started and name not in self._readers:
-                attempt = int(pod["metadata"]["labels"][manifests.ATTEMPT])
-                reading = self._follow(name, attempt) if live else self._read(name, attempt)
+                labels = pod["metadata"]["labels"]
+                log = log_of(labels[manifests.TASK], int(labels[manifests.ATTEMPT]))
+                reading = self._follow(name, log) if live else self._read(name, log)
                 self._readers[name] = asyncio.ensure_future(reading)
 
     async def _follow(self, pod: str, attempt: int) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pumasi.agent.files import step_files
 from pumasi.core import manage
 from pumasi.core.endings import outcome_of
-from pumasi.core.flows import MAIN
+from pumasi.core.flows import MAIN, log_of
 from pumasi.core.flows.catalogue import flow_of
 from pumasi.core.frameworks import Gang
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
@@ -63,7 +63,7 @@ class Manager:
         self._recorder = recorder
         self._events: asyncio.Queue[manage.Event | BaseException] = asyncio.Queue()
         self._ended: Mapping[str, Outcome] = {}
-        self._works: dict[str, Task] = {}
+        self._works: dict[tuple[str, int], Task] = {}
         self._gangs: dict[tuple[str, int], Gang] = {}
         self._gpus: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._next_number = 0
@@ -100,7 +100,7 @@ class Manager:
             if state.summary != before.summary and state.outcome is None:
                 self._recorder.update(time.time(), state=state.summary)
             for action in actions:
-                self._do(action)
+                self._do(action, state.summary)
         return state.outcome
 
     def _begin(self, found: Found | None) -> manage.RunState:
@@ -138,7 +138,8 @@ class Manager:
             return state.ended(found.outcome)
         if phase is not manage.Phase.QUEUED:
             order = self._order(name, found.attempt, found.placement, found.first)
-            self._pool.adopt(order, self, self._recorder.heard(self._log(order)))
+            self._recorder.recall(found.first)
+            self._pool.adopt(order, self, self._recorder.heard(log_of(order.task, order.attempt)))
         limit = self._spec.start_timeout if phase is manage.Phase.LAUNCHING else 0.0
         return state if phase is manage.Phase.RUNNING else replace(state, due=now + limit)
 
@@ -188,7 +189,7 @@ class Manager:
 
     # ---- actions
 
-    def _do(self, action: manage.Action) -> None:
+    def _do(self, action: manage.Action, summary: str) -> None:
         now = time.time()
         match action:
             case manage.Place():
@@ -202,7 +203,7 @@ class Manager:
                 self._pool.end(action.task, action.attempt, 0)
             case manage.Wake():
                 self._set_wake(action.at)
-            case manage.Waiting():
+            case manage.Waiting() if summary == "queued":
                 self._recorder.event(now, "waiting", run=self._run_id, **_about(action.task), reason=action.reason)
             case manage.Restarting():
                 told = {"attempt": action.attempt, "reason": action.reason, "spent": action.spent}
@@ -232,16 +233,16 @@ class Manager:
         delay = max(0.0, at - time.monotonic())
         self._wake = asyncio.get_running_loop().call_later(delay, lambda: self._post(manage.Tick(time.monotonic())))
 
-    def _task(self, name: str) -> Task:
-        if name not in self._works:
-            work = self._flow.work(name, self._ended)
+    def _task(self, name: str, attempt: int) -> Task:
+        if (name, attempt) not in self._works:
+            work = self._flow.work(name, self._ended, attempt)
             command = self._program.parts.get(work.program, self._program.command)
             spec = replace(self._spec, slots=work.slots or self._spec.slots, env={**self._spec.env, **work.env})
             files = step_files() if work.is_step else self._program.files
-            self._works[name] = Task(
-                spec, self._program._replace(command=(*fill(command, work.values), *work.arguments), files=files)
-            )
-        return self._works[name]
+            words = (*fill(command, work.values), *work.arguments)
+            program = self._program._replace(command=words, files=files, makes=work.makes)
+            self._works[name, attempt] = Task(spec, program)
+        return self._works[name, attempt]
 
     async def _place(self, task: str, attempt: int) -> None:
         """One after the other: what one task takes is not there for the next."""
@@ -249,7 +250,7 @@ class Manager:
             self._post(await self._find_room(task, attempt))
 
     async def _find_room(self, task: str, attempt: int) -> manage.Event:
-        spec = self._task(task).spec
+        spec = self._task(task, attempt).spec
         try:
             nodes = await self._pool.nodes()
         except Unreachable as error:
@@ -268,7 +269,7 @@ class Manager:
         """What would not fit even if nobody else were there is told as that."""
         now = time.monotonic()
         try:
-            spec = self._task(task).spec
+            spec = self._task(task, attempt).spec
             plan(self._pool.capacity(), spec.slots, most_per_node=spec.max_per_node)
         except DoesNotFit as never:
             return manage.Refused(now, task, attempt, never.message, True, never.hint)
@@ -277,7 +278,7 @@ class Manager:
 
     async def _launch(self, task: str, attempt: int, placement: Mapping[str, int]) -> None:
         order = self._order(task, attempt, placement, self._next_number)
-        gang, program = self._gangs[task, attempt], self._task(task).program
+        gang, program = self._gangs[task, attempt], self._task(task, attempt).program
         now = time.time()
         self._recorder.event(
             now,
@@ -308,7 +309,7 @@ class Manager:
             self._post(manage.Ended(time.monotonic(), task, attempt, outcome))
 
     def _order(self, task: str, attempt: int, placement: Mapping[str, int], first: int) -> Order:
-        spec, program = self._task(task)
+        spec, program = self._task(task, attempt)
         details = Attempt(
             run=self._run_id,
             number=attempt,
@@ -327,7 +328,7 @@ class Manager:
     # ---- what the gang tells
 
     def frames(self, order: Order, chunk: bytes) -> None:
-        self._recorder.frames(time.time(), self._log(order), chunk)
+        self._recorder.frames(time.time(), log_of(order.task, order.attempt), chunk)
 
     def said(self, order: Order, words: Mapping[str, Any]) -> None:
         now = time.time()
@@ -347,10 +348,6 @@ class Manager:
         elif words["event"] == "gap":
             lost = {"attempt": order.attempt, "rank": words["rank"], "lines": words["lines"]}
             self._recorder.event(now, "gap", **_about(order.task), **lost)
-
-    def _log(self, order: Order) -> int:
-        """Which of the run's logs an attempt writes to: its own, or the one that several tasks have in common."""
-        return order.attempt if order.task == MAIN else 0
 
     def _numbered(self, order: Order) -> dict[str, Any]:
         """Which task it is, and the numbers of its processes."""

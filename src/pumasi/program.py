@@ -13,6 +13,7 @@ from pumasi.agent.files import shim_files
 from pumasi.core.command import program_of, script_of
 from pumasi.core.flows import average
 from pumasi.core.flows.average import suffix_of, without_suffix
+from pumasi.core.flows.catalogue import sent
 from pumasi.core.frameworks import Layout
 from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, traps
 from pumasi.core.launch import Program
@@ -68,9 +69,11 @@ def _parts(spec: Spec, environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]
         return {}
     python = find_python(spec, environ) if spec.pool == "local" else spec.python or "python3"
     parts: dict[str, tuple[str, ...]] = {average.AVERAGE: (python, *STEP, "average")}
-    if data := spec.split or spec.copy:
-        _check_file(Path(spec.workdir), data, may_be_folder=True)
-        parts[average.DATA] = (python, *STEP, "split" if spec.split else "copy", data)
+    here = [spec.split or spec.copy, spec.init] if spec.pool == "local" else sent(spec).values()
+    for path in filter(None, here):
+        _check_file(Path(spec.workdir), path, may_be_folder=path != spec.init)
+    if spec.split or spec.copy:
+        parts[average.DATA] = (python, *STEP, "split" if spec.split else "copy")
     if spec.evaluate:
         judge = _resolved(replace(spec, command=spec.evaluate), environ)
         parts[average.EVALUATE] = without_suffix(judge, suffix_of(spec.command))

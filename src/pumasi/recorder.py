@@ -3,7 +3,7 @@ that there are gaps is told once, and the state of the run is written again with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pumasi.core.frames import Frame, parse_frames
@@ -104,14 +104,23 @@ class Recorder:
     def heard(self, attempt: int) -> dict[int, int]:
         return self._store.last_heard(self._run_id, attempt)
 
-    def _measure(self, at: float, attempt: int, frames: Iterable[Frame]) -> None:
+    def recall(self, number: int) -> None:
+        """What a process has told while another manager listened."""
+        frames = self._store.read_log(self._run_id, ranks=[number])
+        for rank, reading in self._readings(frames):
+            self.last.setdefault(rank, {}).update(reading.values)
+
+    def _readings(self, frames: Iterable[Frame]) -> Iterator[tuple[int, Reading]]:
         if self._parser is None:
             # Here and not above, where the first line of a program would wait for it.
             from pumasi.core.measuring import FrameParser
 
             self._parser = FrameParser()
+        return self._parser.readings(frames)
+
+    def _measure(self, at: float, attempt: int, frames: Iterable[Frame]) -> None:
         rows = []
-        for rank, reading in self._parser.readings(frames):
+        for rank, reading in self._readings(frames):
             self.view.reading(rank, reading)
             self.last.setdefault(rank, {}).update(reading.values)
             rows += [

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.errors import ClusterTrouble, Forbidden, NotFound, NotThere
@@ -198,7 +198,7 @@ async def _why(api: Api, place: Place, row: Row) -> Refusal | None:
 # ---- steering it
 
 
-def detach(store: Store, spec: Spec) -> RunRecord:
+def detach(store: Store, spec: Spec, say: Callable[[str], None] = lambda text: None) -> RunRecord:
     """Start a run whose manager lives in the cluster."""
     from pumasi.pools.base import Request
     from pumasi.pools.kubernetes import detach
@@ -207,7 +207,7 @@ def detach(store: Store, spec: Spec) -> RunRecord:
     spec, program, packed = prepare(spec, store.home)
     record = new_record(store, spec, program.framework, detached=True)
     try:
-        asyncio.run(detach(Request(record.id, spec, program, store.home, record.copied(), packed)))
+        asyncio.run(detach(Request(record.id, spec, program, store.home, record.copied(), packed, say)))
     except BaseException:
         store.delete_run(record.id)
         raise

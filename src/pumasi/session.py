@@ -24,13 +24,13 @@ from pumasi.agent.agent import kill_family
 from pumasi.core import kubewords
 from pumasi.core.command import script_of
 from pumasi.core.flows import average
-from pumasi.core.flows.catalogue import VARIABLES, flow_of
+from pumasi.core.flows.catalogue import VARIABLES, flow_of, sent
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
 from pumasi.core.spec import DEFAULTS, Spec, parse_spec, run_name
-from pumasi.errors import ClusterTrouble, PumasiError, SystemTrouble
+from pumasi.errors import ClusterTrouble, NotThere, PumasiError, SystemTrouble
 from pumasi.manager import Manager
 from pumasi.pools import open_pool
 from pumasi.pools.base import Found, FoundTask, Request, found_task
@@ -51,12 +51,16 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
     spec, program, packed = prepare(spec, store.home)
     left = interrupted(store, spec)
     record = left or new_record(store, spec, program.framework, detached=False)
-    session = Session(store, record, spec, program, view, terminal=terminal, packed=packed)
+    if left is not None and left.is_remote:
+        session = _adopting(store, left, spec, view, terminal=terminal)
+    else:
+        session = Session(store, record, spec, program, view, terminal=terminal, packed=packed)
     try:
         return session.run()
     except ClusterTrouble as trouble:
         if not session.has_begun:
-            store.delete_run(record.id)
+            if left is None:
+                store.delete_run(record.id)
             raise
         hint = f"{record.id} goes on in the cluster without a manager here: pumasi attach {record.id} returns to it."
         raise ClusterTrouble(trouble.message, f"{trouble.hint}\n{hint}" if trouble.hint else hint) from None
@@ -66,7 +70,7 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
         raise
     except KeyboardInterrupt:
         # It came before the manager could hear it, or after it had ended.
-        if store.run(record.id).ended is None:
+        if store.run(record.id).ended is None and (left is None or not left.is_remote):
             bury(store, record, "stopped", 5, "Stopped on request.")
         return Outcome(Verdict.STOPPED, "Stopped on request.")
 
@@ -97,15 +101,39 @@ def interrupted(store: Store, spec: Spec) -> RunRecord | None:
 
 
 def can_go_on(store: Store, record: RunRecord) -> bool:
-    ended = record.ended is None or record.state == "lost"
-    return ended and not record.is_remote and bool(store.tasks(record.id)) and store.manager_pid(record.id) is None
+    if store.manager_pid(record.id) is not None:
+        return False
+    if record.is_remote:
+        return record.ended is None and not record.detached and _is_there(record)
+    return (record.ended is None or record.state == "lost") and bool(store.tasks(record.id))
+
+
+def _is_there(record: RunRecord) -> bool:
+    """In its cluster, and not over."""
+    from pumasi.pools.kubernetes import program_left
+
+    try:
+        asyncio.run(program_left(parse_spec(record.spec), record.id, os.environ))
+    except NotThere:
+        return False
+    return True
 
 
 def reopen(store: Store, record: RunRecord) -> RunRecord:
+    if record.is_remote:
+        return record
     kill_family(f"PUMASI_GANG={record.id}.")
     shutil.rmtree(store.folder(record.id) / "tmp", ignore_errors=True)
     store.reopen(record.id)
     return store.run(record.id)
+
+
+def _adopting(store: Store, record: RunRecord, spec: Spec, view: View, *, terminal: bool) -> Session:
+    """For a run that goes on in a cluster."""
+    from pumasi.pools.kubernetes import program_left
+
+    program = asyncio.run(program_left(spec, record.id, os.environ))
+    return Session(store, record, spec, program, view, terminal=terminal)
 
 
 def left_behind(store: Store, record: RunRecord) -> Found | None:
@@ -187,7 +215,8 @@ def _pack(spec: Spec) -> bytes:
 
     folder, script = Path(spec.workdir), script_of(spec.command)
     inside = Path(os.path.normpath(folder / script)) if script else Path()
-    return pack(folder, [str(inside.relative_to(folder))] if inside.is_relative_to(folder) else []).packed
+    must = [str(inside.relative_to(folder))] if inside.is_relative_to(folder) else []
+    return pack(folder, must, stays=[folder / path for path in sent(spec).values()]).packed
 
 
 def detach(store: Store, spec: Spec, *, lifeline: bool = False) -> tuple[RunRecord, subprocess.Popen[bytes]]:
@@ -252,6 +281,7 @@ class Session:
         self._interrupts = 0
         self._recorder = Recorder(store, record.id, view)
         self._wishes: list[bool] = []
+        self._opening: asyncio.Task[Any] | None = None
         self._manager: Manager | None = None
 
     def run(self, lifeline: int | None = None) -> Outcome | None:
@@ -260,7 +290,10 @@ class Session:
         with self._store.lock(self._record.id) as lock:
             self._lock = lock
             self._recorder.update(time.time(), pid=os.getpid())
-            outcome = asyncio.run(self._run(lifeline))
+            try:
+                outcome = asyncio.run(self._run(lifeline))
+            except asyncio.CancelledError:
+                raise KeyboardInterrupt from None
             self._store.mark_complete(self._record.id)
         if self._left:
             os._exit(0)
@@ -276,8 +309,18 @@ class Session:
         if lifeline is not None:
             loop.add_reader(lifeline, self._lose_lifeline, lifeline)
         record, folder = self._record, self._store.folder(self._record.id)
-        request = Request(record.id, self._spec, self._program, self._store.home, record.copied(), self._packed or b"")
+        request = Request(
+            run=record.id,
+            spec=self._spec,
+            program=self._program,
+            home=self._store.home,
+            fields=record.copied(),
+            packed=self._packed or b"",
+            say=lambda text: self._recorder.event(time.time(), "note", text=text),
+        )
+        self._opening = asyncio.current_task()
         async with open_pool(request, adopt=self._packed is None) as pool:
+            self._opening = None
             self._recorder.copy = pool.copy
             pool.found = pool.found or left_behind(self._store, record)
             manager = Manager(record.id, pool.folder(folder), self._spec, self._program, pool, self._recorder)
@@ -291,11 +334,13 @@ class Session:
         return self._manager is not None
 
     def stop(self, *, force: bool = False) -> None:
-        """A wish that comes before the manager is there is kept for it."""
+        """Before the manager is there, nothing has begun; in the moment between, the wish is kept for it."""
         if self._manager is not None:
             self._manager.stop(force=force)
-        else:
-            self._wishes.append(force)
+            return
+        self._wishes.append(force)
+        if self._opening is not None:
+            self._opening.cancel()
 
     def _lose_lifeline(self, fd: int) -> None:
         asyncio.get_running_loop().remove_reader(fd)
@@ -370,12 +415,10 @@ def main(home: str, run_id: str, mode: str) -> int:
     record = store.run(run_id)
     spec = parse_spec(record.spec)
     if mode == "adopt":
-        from pumasi.pools.kubernetes import program_left
-
-        program, packed = asyncio.run(program_left(spec, run_id, os.environ)), None
+        session = _adopting(store, record, spec, Unwatched(), terminal=False)
     else:
         program, packed = find_program(spec, os.environ), _pack(spec)
-    session = Session(store, record, spec, program, Unwatched(), terminal=False, packed=packed)
+        session = Session(store, record, spec, program, Unwatched(), terminal=False, packed=packed)
     try:
         outcome = session.run(0 if mode == "lifeline" else None)
     except PumasiError as error:

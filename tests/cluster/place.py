@@ -89,9 +89,9 @@ def kubeconfig_of(namespace: Namespace, account: str, folder: Path) -> Path:
     return path
 
 
-def make_volume(namespace: Namespace, name: str) -> None:
-    """One that anybody may write to, from all nodes, as volumes of real clusters are: this cluster's know no groups."""
-    namespace.create(claim(name, "ReadWriteMany"))
+def make_volume(namespace: Namespace, name: str, mode: str = "ReadWriteMany") -> None:
+    """One that anybody may write to, as volumes of real clusters are: this cluster's know no groups."""
+    namespace.create(claim(name, mode))
     opener = python("import os; os.chmod('/data', 0o777)", volumeMounts=[{"name": "data", "mountPath": "/data"}])
-    namespace.create(pod("opener", opener, **volume_of(name)))
-    namespace.wait_for_phase("opener", "Succeeded")
+    namespace.create(pod(f"opener-{name}", opener, **volume_of(name)))
+    namespace.wait_for_phase(f"opener-{name}", "Succeeded")

@@ -33,9 +33,11 @@ BY_FORCE = ("pods", "delete")
 TO_STOP = ("pods", "deletecollection")
 TO_KEEP = (("configmaps", "create"), ("configmaps", "delete"))
 TO_EXPLAIN = ("events", "list")
+TO_MOUNT = ("persistentvolumeclaims", "get")
 """Rights that a run needs only when it does not just run to its end."""
 EVERYWHERE = [right[:3] for right in CLUSTER_RIGHTS]
-ALWAYS = [right for right in RIGHTS if right[1:3] not in (BY_FORCE, TO_STOP, TO_EXPLAIN, *TO_KEEP)]
+TO_SEE = [right for right in CLUSTER_RIGHTS if right.verb == "list"]
+ALWAYS = [right for right in RIGHTS if right[1:3] not in (BY_FORCE, TO_STOP, TO_EXPLAIN, TO_MOUNT, *TO_KEEP)]
 
 
 def right(resource: str, verb: str) -> Right:
@@ -178,7 +180,7 @@ def test_a_manager_keeps_the_end_of_a_long_output(place: Place) -> None:
 
 
 def test_every_right_is_put_to_the_test_here() -> None:
-    others = (BY_FORCE, TO_STOP, TO_EXPLAIN, *TO_KEEP)
+    others = (BY_FORCE, TO_STOP, TO_EXPLAIN, TO_MOUNT, *TO_KEEP)
     assert {*ALWAYS, *(right(*each) for each in others)} == set(RIGHTS)
 
 
@@ -243,8 +245,58 @@ def test_without_the_right_to_delete_one_a_dead_node_keeps_its_pod(place: Place)
             stopping.communicate(timeout=60)
 
 
+@contextmanager
+def local_volume(place: Place, name: str, node: str) -> Iterator[None]:
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    modes, size = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}, {"storage": "10Mi"}
+    whose = {"claimRef": {"namespace": place.namespace.name, "name": name}}
+    terms = {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}
+    volume = {**modes, **whose, **terms, "capacity": size, "hostPath": {"path": "/tmp"}}
+    claim = {**modes, "resources": {"requests": size}, "volumeName": f"{name}-{place.namespace.name}"}
+    place.namespace.create(
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": claim["volumeName"]}, "spec": volume},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": claim},
+    )
+    try:
+        yield
+    finally:
+        place.namespace.kubectl("delete", "pvc", name, "--wait=false")
+        place.namespace.kubectl("delete", "pods", "-l", "pumasi.dev/kind=rank", "--grace-period=1")
+        place.kubernetes.kubectl("delete", "pv", str(claim["volumeName"]))
+
+
+def test_without_the_right_to_look_at_a_volume_no_run_that_has_one_comes_to_its_end(place: Place) -> None:
+    with place.without(right(*TO_MOUNT)):
+        run = place.start(HELLO, "--slots", "1", "--volume", "files:10Mi")
+        place.expect_words(run, 'cannot get resource "persistentvolumeclaims"')
+        place.remove(run)
+    run = place.start(HELLO, "--slots", "1", "--volume", "files:10Mi")
+    assert place.pumasi("wait", run).returncode == 0
+
+
 @pytest.mark.own
-@pytest.mark.parametrize("missing", CLUSTER_RIGHTS, ids=str)
+def test_without_the_right_to_read_volumes_a_run_does_not_know_which_node_has_its(place: Place) -> None:
+    """A volume that is a folder of one node, as many small clusters make them."""
+    role, _ = of_cluster(place.namespace.name)
+    rules = [rule for rule in role["rules"] if rule["resources"] != ["persistentvolumes"]]
+    home = place.kubernetes.open_nodes()[-1]
+    options = ("--slots", "1", "--volume", "local")
+    with local_volume(place, "local", home):
+        try:
+            place.replace({**role, "rules": rules})
+            run = place.start(HELLO, *options)
+            place.expect_words(run, "PersistentVolume's node affinity")
+            place.remove(run)
+        finally:
+            place.replace(role)
+        run = place.start(HELLO, *options)
+        assert place.pumasi("wait", run).returncode == 0
+        (pod,) = place.namespace.get("pods", "-l", f"pumasi.dev/run={run},pumasi.dev/kind=rank")["items"]
+        assert pod["spec"]["nodeName"] == home
+
+
+@pytest.mark.own
+@pytest.mark.parametrize("missing", TO_SEE, ids=str)
 def test_who_may_not_see_the_cluster_runs_blindly_and_says_so(place: Place, missing: Right) -> None:
     role, _ = of_cluster(place.namespace.name)
     rules = [rule for rule in role["rules"] if rule["resources"] != [missing.resource]]

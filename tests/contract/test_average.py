@@ -26,7 +26,6 @@ TRAIN = """
     x = np.load(given.data)["x"] if given.data else np.zeros(1)
     w = np.load(given.init)["w"] if given.init else np.zeros(2)
     w = w + [x.sum(), len(x)]
-    os.makedirs(os.path.dirname(given.savemodel), exist_ok=True)
     np.savez(given.savemodel, w=w)
     print("trained on", len(x))
 """
@@ -112,6 +111,27 @@ def test_a_trainer_that_fails_is_tried_again_and_then_left_out(place: Workplace)
     assert done.stderr.count("train-1-1: starting again (attempt 2)") == 1
     assert "train-1-1 failed: The program" in done.stderr
     assert "Left out: trainer 1." in json.dumps(place.last())
+
+
+def test_only_models_of_attempts_that_came_to_their_end_are_read(place: Workplace) -> None:
+    """Trainer 0 saves and fails, and then saves nothing; trainer 1 saves, fails, and saves another; 2 goes well."""
+    place.script(
+        """
+        import os, sys
+        import numpy as np
+        index, again = int(sys.argv[2]), os.environ["PUMASI_ATTEMPT"] == "1"
+        if not (index == 0 and again):
+            np.savez(sys.argv[1], w=[float(again), 1.0])
+        sys.exit(index < 2 and not again and "no more")
+        """
+    )
+    done = place.run(*RUN, *JUDGE, "--slots", "3", "--save", "final.npz", "train.py", "{model}.npz", "{index}")
+    assert done.returncode == 0, done.stderr
+    assert "train-1-0 failed: The program" in done.stderr
+    assert "ended well, but there is no model" in done.stderr
+    assert weights(place.folder / "final.npz") == [0.5, 1]
+    assert "ensemble" in done.stderr
+    assert place.last()["outcome"]["reason"] == "Left out: trainer 0."
 
 
 def test_too_few_models_are_a_failure_that_names_the_first(place: Workplace) -> None:

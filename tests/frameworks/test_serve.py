@@ -76,6 +76,13 @@ def serving(place: Workplace, *words: str, **options: Any) -> Iterator[Served]:
             process.communicate()
 
 
+def test_a_model_that_masks_the_padding_is_served_though_it_has_no_answer_to_nothing(place: Workplace) -> None:
+    with serving(place, "masked.keras") as served:
+        status, said = served.predict("a wonderful film")
+        assert status == 200
+        assert 0 < said["predictions"][0]["probabilities"]["good"] < 1
+
+
 def test_a_review_is_judged_as_in_the_training(place: Workplace) -> None:
     with serving(place, "final.keras", "--vote", "votes") as served:
         assert served.started["models"] == ["final.keras", "1.keras", "2.keras"]

@@ -57,7 +57,7 @@ rubbish = st.lists(
 
 
 @given(st.lists(st.tuples(rubbish.map(b"".join), st.booleans(), st.booleans()), max_size=8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_bytes_of_each_stream_come_back_whatever_they_are_and_wherever_they_are_cut(
     writes: list[tuple[bytes, bool, bool]],
 ) -> None:
@@ -570,7 +570,7 @@ def test_too_few_free_ports_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_agent(tmp_path: Path) -> Iterator[agent.Agent]:
     """An agent that is not run; its output goes nowhere."""
-    config = {"node": 0, "gang": "g", "dir": str(tmp_path), "grace": 1, "silence": 1}
+    config = {"node": 0, "gang": "g", "dir": str(tmp_path), "grace": 1, "silence": 1, "ranks": []}
     saved, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     made = agent.Agent(config, None)
@@ -619,6 +619,29 @@ def test_an_agent_that_waits_for_the_last_processes_looks_for_them_in_one_place_
         small_agent.check_gone()
     assert len(small_agent.timers) == 1
     assert not small_agent.gone
+
+
+def test_what_was_made_goes_to_its_place_with_what_describes_it(tmp_path: Path) -> None:
+    draft, place = tmp_path / "attempts" / "3-model.h5", tmp_path / "model" / "3-model.h5"
+    agent.clear_folder(str(draft.parent))
+    for name in (draft.name, f"{draft.name}.json", "history.csv"):
+        (draft.parent / name).write_text(name)
+    agent.deliver(str(draft), str(place))
+    assert sorted(each.name for each in place.parent.iterdir()) == ["3-model.h5", "3-model.h5.json"]
+    assert [each.name for each in draft.parent.iterdir()] == ["history.csv"]
+    (draft.parent / "history.csv").unlink()
+    draft.write_text("another")
+    agent.deliver(str(draft), str(place))
+    assert place.read_text() == "another"
+    assert not draft.parent.exists()
+
+
+def test_a_rank_that_made_nothing_is_not_done(small_agent: agent.Agent, tmp_path: Path) -> None:
+    small_agent.makes = {0: [str(tmp_path / "draft" / "m.h5"), str(tmp_path / "model" / "m.h5")]}
+    facts = small_agent.exit_facts(agent.Voice(0), 0)
+    small_agent.deliver(facts)
+    assert (facts["cause"], facts["error"]) == ("unmade", f"{tmp_path}/draft/m.h5: No such file or directory")
+    assert not (tmp_path / "model").exists()
 
 
 def test_only_placeholders_are_filled(small_agent: agent.Agent) -> None:

@@ -28,9 +28,9 @@ def test_every_right_stands_once_and_has_a_reason() -> None:
 def test_a_manager_can_neither_read_secrets_nor_change_rights_nor_enter_containers() -> None:
     assert [right.verb for right in RIGHTS if right.resource == "secrets"] == ["create"]
     assert {right.group for right in (*RIGHTS, *CLUSTER_RIGHTS)} == {"", "batch"}
-    known = {"jobs", "configmaps", "secrets", "services", "pods", "pods/log", "events"}
+    known = {"jobs", "configmaps", "secrets", "services", "persistentvolumeclaims", "pods", "pods/log", "events"}
     assert {right.resource for right in RIGHTS} == known
-    assert {right.verb for right in CLUSTER_RIGHTS} == {"list"}
+    assert {str(right) for right in CLUSTER_RIGHTS} == {"list nodes", "list pods", "get persistentvolumes"}
 
 
 def test_the_role_says_what_the_table_says() -> None:

@@ -302,7 +302,7 @@ def test_an_unknown_flag_is_answered_with_the_one_that_was_meant(tmp_path: Path)
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.text()
     | st.lists(st.sampled_from(["slots", "env", ":", " ", "\n", "[", "{", "]", "&a", "*a", "- ", "4", "'"])).map(

@@ -15,8 +15,8 @@ from pumasi.core.outcome import Outcome, Verdict
 
 DONE = Outcome(Verdict.DONE)
 FAILED = Outcome(Verdict.FAILED, "Rank 0 failed, with exit code 1.", "Look.", rank=0, code=1)
-FLOW = Average(slots=3, rounds=2, folder="/run", suffix=".h5", parts=".npz", evaluated=True, least=2)
-PLAIN = replace(FLOW, parts=None, evaluated=False)
+FLOW = Average(slots=3, rounds=2, folder="/run", suffix=".h5", data="reviews.npz", evaluated=True, least=2)
+PLAIN = replace(FLOW, data=None, evaluated=False)
 
 
 def done(*names: str, **metrics: float) -> dict[str, Outcome]:
@@ -69,17 +69,24 @@ def test_the_last_model_is_saved_when_everything_has_been_measured() -> None:
 
 
 def test_a_trainer_is_told_its_part_its_model_and_its_place() -> None:
-    work = replace(FLOW, values={"epoch": "3"}).work("train-2-1", {})
+    work = replace(FLOW, values={"epoch": "3"}).work("train-2-1", {}, attempt=4)
     assert (work.program, work.slots, work.env) == (MAIN, 1, {"WORKER_NUMBER": "3"})
     assert work.values == {
         "epoch": "3",
         "shard": "/run/data/1.npz",
-        "model": "/run/round-2/model/1-model.h5",
+        "model": "/run/round-2/attempts/1-4/1-model.h5",
         "init": "/run/round-1/average.h5",
         "index": "1",
         "round": "2",
         "slots": "3",
     }
+
+
+def test_only_the_model_of_an_attempt_that_came_to_its_end_is_where_models_are_read() -> None:
+    work = FLOW.work("train-2-1", {}, attempt=4)
+    assert work.makes == (work.values["model"], FLOW.model(2, 1))
+    assert FLOW.work("evaluate-2-1", {}).values["model"] == FLOW.model(2, 1)
+    assert FLOW.model(2, 1) in FLOW.work("average-2", done(*FLOW.trainers(2))).arguments
 
 
 @pytest.mark.parametrize(

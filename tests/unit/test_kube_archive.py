@@ -230,7 +230,7 @@ async def test_a_number_that_another_manager_has_taken_is_left_to_it() -> None:
 Additions = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40), st.booleans(), st.booleans()), max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(additions=Additions)
 def test_whatever_happens_what_is_read_is_what_was_added(additions: list[tuple[int, int, bool, bool]]) -> None:
     """Each addition may be followed by a flush, which may be refused."""

@@ -160,7 +160,7 @@ clusters = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8), st.sampled_f
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(clusters, st.lists(asked_for, min_size=1, max_size=5))
 def test_the_younger_sees_what_would_be_left_if_each_older_one_that_fits_had_started(
     nodes: list[Object], runs: list[Spec]
@@ -177,7 +177,7 @@ def test_the_younger_sees_what_would_be_left_if_each_older_one_that_fits_had_sta
         count += bool(placement)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(clusters, st.lists(asked_for, min_size=2, max_size=5))
 def test_the_first_that_fits_still_does_when_the_youngest_was_faster(nodes: list[Object], runs: list[Spec]) -> None:
     *older, youngest = runs

@@ -345,7 +345,7 @@ def happen(state: RunState, event: Event, pool: Pool, witness: Witness) -> RunSt
     return after
 
 
-@settings(max_examples=3000, deadline=None, database=None)
+@settings(max_examples=3000, database=None)
 @given(policies, flows, stops, st.binary(min_size=120, max_size=120))
 def test_every_run_comes_to_one_true_end_whatever_the_pool_does(
     policy: Policy, flow: Flow, asked: list[StopAsked], whims: bytes
@@ -379,7 +379,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=1000, deadline=None, database=None)
+@settings(max_examples=1000, database=None)
 @given(policies, flows, st.lists(events, min_size=8, max_size=40))
 def test_senseless_events_in_any_order_never_raise_and_never_act_twice(
     policy: Policy, flow: Flow, senseless: list[Event]

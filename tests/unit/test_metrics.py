@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pumasi.core.metrics import MetricParser, Reading, parse_line
@@ -387,7 +387,6 @@ PARTS = """loss accuracy Epoch step : = [ ( ] ) | { } ' " , . - % / nan inf 1 0.
 parts = st.sampled_from([*PARTS.split(), "\t", "\b", "\r", "\x1b[1m"])
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300))
 @example(b"loss: \xff\xfe 0.5")
 @example(b'{"loss": ' + b"9" * 400 + b"}")
@@ -398,7 +397,6 @@ def test_no_bytes_can_upset_the_parser(line: bytes) -> None:
     MetricParser().feed(0, line)
 
 
-@settings(deadline=None)
 @given(st.lists(parts, max_size=30), st.sampled_from(["", " "]))
 def test_no_mixture_of_what_metrics_are_made_of_can_upset_the_parser(pieces: list[str], between: str) -> None:
     line = between.join(pieces)
@@ -407,7 +405,6 @@ def test_no_mixture_of_what_metrics_are_made_of_can_upset_the_parser(pieces: lis
     MetricParser().feed(0, line.encode())
 
 
-@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_no_text_can_upset_the_parser(text: str) -> None:
     parse_line(text)

@@ -17,7 +17,8 @@ import pytest
 
 from pumasi import models
 from pumasi.errors import UsageError
-from pumasi.models.formats import open_model
+from pumasi.models import guard
+from pumasi.models.formats import hdf5, open_model
 from pumasi.serve.preprocessing import beside
 from tests.unit.torch_files import save_torch
 
@@ -151,6 +152,28 @@ def test_the_average_of_equal_models_is_the_same_file_byte_for_byte(kind: str, t
     output = tmp_path / f"final{SAVERS[kind][0]}"
     models.average(paths, output)
     assert output.read_bytes() == paths[0].read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["h5", "keras"])
+def test_the_library_looks_only_at_models_that_are_laid_out_differently(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = [{name: each[name] for name in ("kernel", "wide")} for each in some_models(3)]
+    several[2] = dict(reversed(several[2].items()))
+    paths = save_all(tmp_path, kind, several)
+    looks = 0
+
+    def look(work: Callable[[], bytes], size: int = 0) -> bytes:
+        nonlocal looks
+        looks += 1
+        return guard.apart(work, size)
+
+    monkeypatch.setattr(hdf5, "apart", look)
+    final = tmp_path / f"final{SAVERS[kind][0]}"
+    models.average(paths, final)
+    assert looks == 2
+    expected = np.mean([each["kernel"] for each in several], axis=0, dtype=np.float64).astype(np.float32)
+    np.testing.assert_array_equal(read(final)["kernel"], expected)
 
 
 def test_everything_else_in_the_first_file_stays(tmp_path: Path) -> None:

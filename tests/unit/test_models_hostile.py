@@ -55,7 +55,7 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", SAVERS)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(damages=st.lists(DAMAGE, min_size=1, max_size=3))
 def test_damage_is_a_sentence_or_no_damage(
     kind: str, intact: dict[str, Path], damages: list[tuple[str, int, bytes]]
@@ -155,6 +155,17 @@ def test_a_dataset_that_claims_a_terabyte_is_refused(tmp_path: Path) -> None:
             file.create_dataset("w", shape=(10**12 // 8,), dtype="f8", **options)
         with pytest.raises(UsageError, match="claims 1000000000000 bytes"):
             read(tmp_path / f"{name}.h5")
+
+
+def test_datasets_that_stand_in_the_same_place_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.h5"
+    with h5py.File(path, "w") as file:
+        for name in ("one", "two"):
+            file[name] = np.ones(1000, np.float32)
+        one, two = (struct.pack("<Q", file[name].id.get_offset()) for name in ("one", "two"))
+    path.write_bytes(path.read_bytes().replace(two, one))
+    with pytest.raises(UsageError, match="two stands where another tensor does"):
+        read(path)
 
 
 def test_links_out_of_the_file_are_not_followed(tmp_path: Path) -> None:

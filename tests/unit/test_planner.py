@@ -238,7 +238,7 @@ class TestBruteForce:
             )
             assert (len(found.shares), round(found.added, 9), sorted(found.placement)) == best
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(st.data())
     def test_any_plan_is_the_least_of_all(self, data: st.DataObject) -> None:
         frees = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))

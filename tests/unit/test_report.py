@@ -157,7 +157,7 @@ names = st.text(min_size=1, max_size=20).filter(lambda name: name not in ("step"
 indices = st.none() | st.integers(-(2**53) + 1, 2**53 - 1)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(names, st.floats() | st.integers(-(10**300), 10**300), min_size=1), indices, indices)
 def test_the_parser_gives_back_exactly_what_was_reported(
     capsys: pytest.CaptureFixture[str], metrics: dict[str, float], step: int | None, epoch: int | None

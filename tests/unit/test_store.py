@@ -407,7 +407,7 @@ frames_of_a_log = st.lists(
 @given(
     logs=st.lists(frames_of_a_log, max_size=3), tail=st.integers(0, 8), ranks=st.sampled_from([(), (0,), (1,), (0, 1)])
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_tail_is_the_end_of_the_log_whatever_the_size_of_blocks(
     store: Store,
     monkeypatch: pytest.MonkeyPatch,

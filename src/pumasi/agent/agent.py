@@ -26,6 +26,7 @@ import os
 import re
 import selectors
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -856,6 +857,7 @@ class Agent:
         self.children: dict[int, Child] = {}
         self.by_mpi: dict[int, Child] = {}
         self.launched: dict[str, Child] = {}
+        self.makes: dict[int, list[str]] = {rank["rank"]: rank["makes"] for rank in config["ranks"] if "makes" in rank}
         self.up: Link | Near = Near.nowhere()
         self.hub: Hub | None = None
         self.held: list[socket.socket] = []
@@ -1056,6 +1058,8 @@ class Agent:
         self.release_ports(set(message["hosts"]))
         try:
             self.write_files()
+            for draft, _ in self.makes.values():
+                clear_folder(os.path.dirname(draft))
             for rank in self.config["ranks"] if self.config["launcher"] else ():
                 self.expect(rank)
         except OSError as error:
@@ -1295,11 +1299,21 @@ class Agent:
         if child.kind == "launcher":
             self.up.send(t="launcher", **facts)
         elif child.kind == "rank":
+            if facts["cause"] == "done" and facts["rank"] in self.makes:
+                self.deliver(facts)
             self.output.say(event="exit", rank=child.voice.rank, code=facts["code"], signal=facts["signal"])
             self.up.send(t="exit", **facts)
         else:
             code = 255 if facts["code"] is None else facts["code"]
             self.up.send(t="ran", id=child.kind, code=code, said=facts["tail"])
+
+    def deliver(self, facts: Message) -> None:
+        """What a rank has made goes to its place; one that has not made it is not done."""
+        draft, place = self.makes[facts["rank"]]
+        try:
+            deliver(draft, place)
+        except OSError as error:
+            facts.update(cause="unmade", error="%s: %s" % (draft, error.strerror))
 
     def exit_facts(self, voice: Voice, status: int | None = None, error: str | None = None) -> Message:
         code = number = None
@@ -1421,6 +1435,23 @@ def write_file(path: str, text: str, mode: int = 0o600) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def clear_folder(path: str) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    os.makedirs(path)
+
+
+def deliver(draft: str, place: str) -> None:
+    """A file, and before it those beside it whose names begin with its own: they describe it."""
+    folder, name = os.path.split(draft)
+    os.stat(draft)
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    for each in sorted(os.listdir(folder), reverse=True):
+        if each.startswith(name):
+            os.replace(os.path.join(folder, each), place + each[len(name) :])
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
 
 
 def rank(command: list[str]) -> int:

@@ -30,3 +30,7 @@ def step_files() -> dict[str, str]:
 
 def agent_text() -> str:
     return Path(__file__).with_name("agent.py").read_text(encoding="utf-8")
+
+
+def loader_text() -> str:
+    return Path(__file__).with_name("loader.py").read_text(encoding="utf-8")

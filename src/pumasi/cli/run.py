@@ -216,7 +216,7 @@ def _detach(spec: Spec, arguments: Arguments) -> int:
     else:
         from pumasi.remote import detach as detach_there
 
-        record = detach_there(open_store(), spec)
+        record = detach_there(open_store(), spec, say)
     if arguments.has("json"):
         show_json({"run": record.id})
         return 0

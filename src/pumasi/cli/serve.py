@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pumasi.cli.output import say
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.verbs import JSON, Option, Verb
+from pumasi.cli.verbs import CLUSTER, JSON, NODES, Option, Verb
 from pumasi.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,38 +18,90 @@ if TYPE_CHECKING:
     from pumasi.serve.running import Started
 
 _MOST_PORT = 65535
-_MOST_SECONDS = 10_000_000
+MOST = 10_000_000
 
 VERB = Verb(
     name="serve",
-    usage=("pumasi serve FILE [options]",),
+    usage=(
+        "pumasi serve FILE [options]",
+        "pumasi serve FILE --on k8s[:CONTEXT] --image IMAGE [options]",
+        "pumasi serve --on k8s[:CONTEXT] --remove --name NAME",
+    ),
     about="""Serves a trained model as a page and a JSON API: a .keras or .h5 file of Keras, or a TorchScript .pt. What
     people type is turned into numbers as it was for the training, by FILE.preprocessing.json: docs/serve.md says how a
     training script writes it. Files that change are loaded again, without a request being lost; so they are on SIGHUP.
 
     Only this machine can ask, unless --host says otherwise; then only who has the token that is printed. Ctrl-C ends
-    it at once; SIGTERM lets it finish what it is answering.""",
+    it at once; SIGTERM lets it finish what it is answering.
+
+    With --on k8s a cluster serves it, also when you are gone: FILE, and what belongs to it, goes onto a volume there;
+    under /volume/ it is there already. The same command with another FILE, or other options, changes what is served
+    without a request being lost. Who needs a token has the same one before and after.
+
+    Options whose help ends in * may be given several times.""",
     options=(
         Option(("--vote",), "all models of this folder answer too; the mean counts", "DIR"),
         Option(("--preprocessing",), "the file that says how inputs become numbers", "FILE"),
         Option(("--host",), "listen at this address, for others too; 0.0.0.0: at all (default: 127.0.0.1)", "ADDRESS"),
         Option(("--port",), "listen at this port; 0: any that is free (default: 8000)", "N"),
         Option(("--no-token",), "everybody who reaches --host may ask: for who puts something in front of it"),
-        Option(("--rate",), "requests a second of each client; 0: no limit (default: 100)", "N"),
+        Option(("--rate",), "requests a second of each client; 0: no limit (default: 100, on a cluster 0)", "N"),
         Option(("--for",), "end when nobody has asked anything for so long", "SECONDS"),
         JSON,
+        Option(("--on",), "serve it on a cluster: k8s, or k8s:CONTEXT of your kubeconfig", "POOL", group=CLUSTER),
+        Option(("-n", "--namespace"), "the namespace (default: that of the kubeconfig)", "NAME", group=CLUSTER),
+        Option(("--name",), "what it is called there (default: as FILE is)", "NAME", group=CLUSTER),
+        Option(("--image",), "an image with numpy and the framework of the model", "IMAGE", group=CLUSTER),
+        Option(("--python",), "the Python in it (default: python3)", "PATH", group=CLUSTER),
+        Option(
+            ("--volume",),
+            "the volume for the files, by its claim; made where it is not there (default: as --name)",
+            "NAME[:SIZE]",
+            group=CLUSTER,
+        ),
+        Option(
+            ("--expose",),
+            "for whom: ClusterIP (default): the cluster; NodePort: who reaches its nodes; LoadBalancer",
+            "HOW",
+            ("ClusterIP", "NodePort", "LoadBalancer"),
+            CLUSTER,
+        ),
+        *NODES[:2],
+        Option(("--dry-run",), "print the objects as YAML, and make nothing", group=CLUSTER),
+        Option(("--remove",), "remove what is served as --name; the volume stays", group=CLUSTER),
     ),
-    takes=(1, 1),
+    takes=(0, 1),
     completes=("FILE",),
     examples=(
         ("pumasi serve final.keras", ""),
         ("pumasi serve final.keras --vote runs", "all models of runs vote"),
         ("pumasi serve final.keras --host 0.0.0.0", "for others, who need the token in the address"),
+        ("pumasi serve final.keras --on k8s --image IMG", "by a cluster, also when you are gone"),
     ),
 )
 
 
+_HERE_ONLY = ("host", "port", "for")
+_CLUSTER_ONLY = tuple(option.key for option in VERB.options if option.group == CLUSTER and option.key != "on")
+
+
 def main(arguments: Arguments) -> int:
+    where = "on" if arguments.has("on") else "here"
+    for key in _HERE_ONLY if where == "on" else _CLUSTER_ONLY:
+        if arguments.has(key):
+            what = "for this machine, but --on names a cluster" if where == "on" else "for clusters"
+            raise UsageError(f"--{key} is {what}.", "Leave one of the two out." if where == "on" else "Add --on k8s.")
+    if not arguments.rest and not arguments.has("remove"):
+        raise UsageError("'pumasi serve' needs FILE.", f"Usage: {VERB.usage[0]}")
+    if where == "on":
+        from pumasi.cli import serving
+
+        with Telling() as telling:
+            return serving.main(arguments, telling.say)
+    return _serve_here(arguments)
+
+
+def _serve_here(arguments: Arguments) -> int:
     try:
         from pumasi.serve.running import Options, leave, run
     except ModuleNotFoundError as error:
@@ -61,12 +113,12 @@ def main(arguments: Arguments) -> int:
         Path(votes) if votes else None,
         Path(preprocessing) if preprocessing else None,
         host=arguments.last("host") or "127.0.0.1",
-        port=int(_number(arguments, "port", 8000, _MOST_PORT)),
-        rate=_number(arguments, "rate", 100, _MOST_SECONDS),
-        has_token=not arguments.has("no-token"),
-        alone_for=_number(arguments, "for", 0, _MOST_SECONDS) if arguments.has("for") else None,
+        port=int(number(arguments, "port", 8000, _MOST_PORT)),
+        rate=number(arguments, "rate", 100, MOST),
+        token="" if arguments.has("no-token") else None,
+        alone_for=number(arguments, "for", 0, MOST) if arguments.has("for") else None,
     )
-    with _Telling() as telling:
+    with Telling() as telling:
         code = run(options, telling.say, lambda started: telling.ready(started, as_json=arguments.has("json")))
     return leave(code)
 
@@ -74,7 +126,7 @@ def main(arguments: Arguments) -> int:
 _INSTALL = "pip install numpy, into the environment that has the model's framework."
 
 
-def _number(arguments: Arguments, key: str, default: float, most: float) -> float:
+def number(arguments: Arguments, key: str, default: float, most: float) -> float:
     text = arguments.last(key)
     if text is None:
         return default
@@ -83,7 +135,7 @@ def _number(arguments: Arguments, key: str, default: float, most: float) -> floa
     return int(text)
 
 
-class _Telling:
+class Telling:
     """What is done while the model is loaded goes into one line of a terminal; elsewhere only what takes long is
     told."""
 
@@ -129,7 +181,7 @@ class _Telling:
             hints.append("It takes ids of words, but no file says which: there is no box for text. See docs/serve.md.")
         say(f"{names} ({models[0].framework}): {started.url}", *hints, "Ctrl-C ends it.")
 
-    def __enter__(self) -> _Telling:
+    def __enter__(self) -> Telling:
         if sys.stderr.isatty():
             from rich.console import Console
 

@@ -58,6 +58,8 @@ def _ending(facts: Mapping[str, Any], who: str, tail: Sequence[str]) -> Ending:
             return _signalled(str(facts["signal"]), who)
         case "unstartable":
             return Ending(Verdict.FAILED, f"{who} could not be started: {facts['error']}.", "Check the command.")
+        case "unmade":
+            return Ending(Verdict.FAILED, f"{who} ended well, but there is no model: {facts['error']}.", _UNMADE_HINT)
         case "cluster":
             return Ending(Verdict(facts["verdict"]), facts["reason"], facts["hint"])
         case "absent":
@@ -70,6 +72,7 @@ def _ending(facts: Mapping[str, Any], who: str, tail: Sequence[str]) -> Ending:
             return Ending(verdict, reason.format(who=who), hint)
 
 
+_UNMADE_HINT = "It has to save its model in the file that {model} stands for, under exactly that name."
 _LOST_HINT = "--restarts N starts the gang again by itself; the script goes on from its checkpoint."
 _LATE_HINT = "--start-timeout gives it more time."
 _PLAIN = {

@@ -7,6 +7,7 @@ would be right.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import ROUND_CEILING, Decimal
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -136,6 +137,11 @@ def mount(text: str) -> Mount:
     if PurePosixPath(path).is_relative_to(OWN_FOLDER):
         raise SpecError(f"{said(path)} is where Pumasi keeps its own files", f"give a path outside of {OWN_FOLDER}")
     return Mount(dns_name(claim), "/" + "/".join(parts[1:]), mode == "ro")
+
+
+def files_mount(mounts: Iterable[str]) -> Mount | None:
+    """Where a run keeps its files: on the first volume that it can write to."""
+    return next((each for each in map(mount, mounts) if not each.read_only), None)
 
 
 class Wanted(NamedTuple):

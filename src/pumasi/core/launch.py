@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Program(NamedTuple):
     """What every rank runs, as found on this machine. `mpirun` is set when MPI has to start the ranks;
     `launcher` when the program is itself one that starts ranks elsewhere, and so runs on the chief's node only. `parts`
-    are the commands of tasks that run something else."""
+    are the commands of tasks that run something else; `makes` is what a task has to make, see `flows.Work`."""
 
     command: tuple[str, ...]
     framework: str
@@ -27,6 +27,7 @@ class Program(NamedTuple):
     joins: bool = False
     notes: tuple[str, ...] = ()
     parts: Mapping[str, tuple[str, ...]] = {}
+    makes: tuple[str, str] | None = None
 
 
 class Attempt(NamedTuple):
@@ -125,7 +126,8 @@ def _config(
 def _rank(spec: Spec, program: Program, attempt: Attempt, gang: Gang, rank: Rank) -> dict[str, Any]:
     own = {"PUMASI_CHECKPOINT_DIR": attempt.checkpoints, "PUMASI_NODE": gang.table.nodes[rank.node]}
     env = {**environment(gang, rank, program.framework), **own, **spec.env}
-    return {"rank": rank.rank, "command": list(program.command), "env": env}
+    makes = {"makes": list(program.makes)} if program.makes else {}
+    return {"rank": rank.rank, "command": list(program.command), "env": env, **makes}
 
 
 def _mpirun(program: Program, table: RankTable) -> list[str]:

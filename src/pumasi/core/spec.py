@@ -341,6 +341,8 @@ def _contradictions_of_strategy(spec: Spec) -> Iterator[tuple[str, str, str, str
             yield field, "it is for those that train one model", "strategy", right
     if spec.split and spec.copy:
         yield "split", "a trainer has a part of the data or all of it", "copy", right
+    if spec.pool != "local" and not spec.volume and not kubewords.files_mount(spec.mounts):
+        yield "strategy", "the trainers' files need a place that all of them see", "on", "add --volume NAME"
     if (spec.min_models or 0) > spec.slots:
         yield "min_models", "there are not so many", "slots", "ask for fewer"
 

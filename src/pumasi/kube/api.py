@@ -40,7 +40,9 @@ _AT_ONCE = 32
 _DELETE_SECONDS = 70.0
 """The cluster takes up to a minute to delete many objects at once."""
 _JSON = "application/json"
+_BYTES = "application/octet-stream"
 _MERGE = "application/merge-patch+json"
+_APPLY = "application/apply-patch+yaml"
 _METADATA = "application/json;as=PartialObjectMetadata{};v=v1;g=meta.k8s.io,application/json"
 _FINE = range(200, 300)
 _UNAUTHORIZED, _FORBIDDEN, _GONE = 401, 403, 410
@@ -108,6 +110,20 @@ class Api:
     async def patch(self, path: str, change: Mapping[str, Any]) -> Object:
         """Fields that are None in `change` are removed, those that it does not name are left."""
         return await self._insist("PATCH", path, change, content=_MERGE)
+
+    async def apply(self, path: str, thing: Mapping[str, Any]) -> Object:
+        """Made, or changed to what it should be: what we asked for earlier and do not ask for now goes, what others
+        have added stays."""
+        query = {"fieldManager": "pumasi", "force": "true", "fieldValidation": "Strict"}
+        return await self._insist("PATCH", _target(path, query), thing, content=_APPLY)
+
+    async def send(
+        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], data: bytes, *, seconds: float
+    ) -> Object:
+        """Bytes to a server in a pod, through the cluster's proxy. It has to answer with an object, and has to bear
+        being asked twice: `/api/v1/namespaces/…/pods/NAME:PORT/proxy/…`."""
+        target = _target(path, query)
+        return await self._insist("POST", target, data, content=_BYTES, extra=headers, seconds=seconds)
 
     async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> bool:
         """What is gone already is fine: then False. In the background, what the object owns goes after it; else before
@@ -195,18 +211,9 @@ class Api:
             await asyncio.sleep(wait)
         raise AssertionError("there is always one more pause")
 
-    async def _try(
-        self,
-        method: str,
-        target: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        content: str = _JSON,
-        accept: str = _JSON,
-        seconds: float = ANSWER_SECONDS,
-    ) -> Object:
-        text = json.dumps(body).encode() if body is not None else b""
-        answer = await self._open(method, target, text, content=content, accept=accept, seconds=seconds)
+    async def _try(self, method: str, target: str, body: Mapping[str, Any] | bytes = b"", **options: Any) -> Object:
+        text = body if isinstance(body, bytes) else json.dumps(body).encode()
+        answer = await self._open(method, target, text, **options)
         try:
             said = json.loads(await answer.read())
         except HttpTrouble as error:
@@ -225,10 +232,11 @@ class Api:
         *,
         content: str = _JSON,
         accept: str = _JSON,
+        extra: Mapping[str, str] | None = None,
         seconds: float = ANSWER_SECONDS,
     ) -> Answer:
         """An answer that is no refusal. A token that is not taken any more is renewed once."""
-        headers = {"User-Agent": "pumasi", "Accept": accept}
+        headers = {"User-Agent": "pumasi", "Accept": accept, **(extra or {})}
         if body:
             headers["Content-Type"] = content
         signature, renewed = await self._key.sign()

@@ -80,7 +80,7 @@ def look(
     holders: dict[str, list[Holder]] = defaultdict(list)
     for pod in pods:
         where = pod["spec"].get("nodeName")
-        count = int(asked_for(pod, resource)) if where and pod.get("status", {}).get("phase") not in _ENDED else 0
+        count = int(asked_for(pod, resource)) if where and not has_ended(pod) else 0
         if count:
             holders[where].append(Holder(pod["metadata"]["namespace"], pod["metadata"]["name"], count))
     states = [_state(node, holders, resource, tolerations, selector or {}) for node in nodes]
@@ -126,6 +126,10 @@ def tolerates(toleration: Object, taint: Object) -> bool:
     return bool(toleration.get("key") == taint["key"] and toleration.get("value", "") == taint.get("value", ""))
 
 
+def has_ended(pod: Object) -> bool:
+    return pod.get("status", {}).get("phase") in _ENDED
+
+
 def asked_for(pod: Object, resource: str) -> float:
     """The most that the pod holds at any moment of its life."""
     spec = pod["spec"]
@@ -159,7 +163,7 @@ def taken(pods: Iterable[Object], resources: Collection[str]) -> Taken:
     held: Taken = defaultdict(lambda: defaultdict(float))
     for pod in pods:
         where = pod["spec"].get("nodeName")
-        if where and pod.get("status", {}).get("phase") not in _ENDED:
+        if where and not has_ended(pod):
             for resource in resources:
                 held[where][resource] += asked_for(pod, resource)
     return held

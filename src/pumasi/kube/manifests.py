@@ -11,10 +11,10 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pumasi.core.kubewords import OWN_DOMAIN, OWN_FOLDER, mount, quantity, secret_use, toleration
+from pumasi.core.kubewords import OWN_DOMAIN, OWN_FOLDER, files_mount, mount, quantity, secret_use, toleration
 from pumasi.core.patching import apply, parse_patch
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Owner(NamedTuple):
 
 class Gang(NamedTuple):
     """What the pods of one attempt have in common. `secret` and `hub` are empty for a gang of one pod; `pinned` is
-    False where the cluster's scheduler chooses the nodes."""
+    False where the cluster's scheduler chooses the nodes; then `on_one_node` keeps all pods of the run together."""
 
     run: str
     task: str
@@ -76,6 +76,7 @@ class Gang(NamedTuple):
     owner: Owner
     hub: str
     pinned: bool
+    on_one_node: bool
     framework: str
     code: CodeObjects
 
@@ -202,7 +203,9 @@ def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]
         "containers": [_container(spec, gang, config)],
     }
     if gang.pinned:
-        body["affinity"] = _pin(node)
+        body["affinity"] = pin(node)
+    elif gang.on_one_node:
+        body["affinity"] = _beside(gang.run)
     if spec.node_selector:
         body["nodeSelector"] = dict(spec.node_selector)
     if spec.priority_class:
@@ -294,11 +297,17 @@ def needs_of(spec: Spec) -> dict[str, float]:
     return {resource: need for resource, need in needs.items() if need}
 
 
-def _pin(node: str) -> Object:
+def pin(node: str) -> Object:
     """By its name, one value a term: anything less exact lets the scheduler put two pods on one node."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def _beside(run: str) -> Object:
+    """Where a pod of that run is, if there is one."""
+    term = {"labelSelector": {"matchLabels": {RUN: run, KIND: "rank"}}, "topologyKey": "kubernetes.io/hostname"}
+    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 def brief_patience() -> list[Object]:
@@ -348,9 +357,8 @@ def restricted_container() -> Object:
 
 def folder_of(spec: Spec, run: str) -> str:
     """Where checkpoints go: on the first volume that can be written to, else in the pod, with which they are lost."""
-    writable: Iterable[str] = (path for _, path, read_only in map(mount, spec.mounts) if not read_only)
-    first = next(iter(writable), None)
-    return FOLDER if first is None else f"{first.rstrip('/')}/pumasi/{run}"
+    found = files_mount(spec.mounts)
+    return FOLDER if found is None else f"{found.path}/pumasi/{run}"
 
 
 def agent_config(config: Mapping[str, Any], gang: Gang, index: int) -> dict[str, Any]:

@@ -83,11 +83,15 @@ def leave_room(
     wish: Wish,
     ahead: Sequence[Waiter],
     avoid: Collection[str] = (),
+    own: Iterable[Mapping[str, int]] = (),
 ) -> Left:
-    """What there is for `wish` when those before it have taken what they can. It does without the nodes in `avoid`."""
+    """What there is for `wish` when those before it have taken what they can. It does without the nodes in `avoid`, and
+    `own` are the shares of its pods that are not there yet."""
     resources = {resource for each in (wish, *(waiter.wish for waiter in ahead)) for resource in each.needs}
     held = taken(pods, resources)
     there = {(pod["metadata"].get("labels", {}).get(RUN), pod["spec"].get("nodeName")) for pod in pods}
+    for shares in own:
+        _take(held, shares, wish)
     count = 0
     for waiter in ahead:
         if waiter.placement:
@@ -95,10 +99,14 @@ def leave_room(
         else:
             shares = _plan(_rooms(nodes, held, waiter.wish), waiter.wish)
         count += bool(shares)
-        for node, share in shares.items():
-            for resource, need in waiter.wish.needs.items():
-                held[node][resource] += need * share
+        _take(held, shares, waiter.wish)
     return Left(_rooms(nodes, held, wish, avoid), count)
+
+
+def _take(held: Taken, shares: Mapping[str, int], wish: Wish) -> None:
+    for node, share in shares.items():
+        for resource, need in wish.needs.items():
+            held[node][resource] += need * share
 
 
 def _plan(rooms: Iterable[Room], wish: Wish) -> dict[str, int]:

@@ -41,6 +41,7 @@ RIGHTS = (
     Right("", "configmaps", "delete", "to drop the oldest output of a run that writes without end"),
     Right("", "secrets", "create", "what the pods of a run know each other by; it can't read any"),
     Right("", "services", "create", "how the pods of a run reach the first of them"),
+    Right("", "persistentvolumeclaims", "get", "to know whether one node or many can mount the volume of a run"),
     Right("", "pods", "create", "to start"),
     Right("", "pods", "list", "the beginning of every watch"),
     Right("", "pods", "watch", "to see what becomes of them"),
@@ -52,6 +53,7 @@ RIGHTS = (
 CLUSTER_RIGHTS = (
     Right("", "nodes", "list", "to see which nodes there are, and how much they have"),
     Right("", "pods", "list", "to see how much of that is taken"),
+    Right("", "persistentvolumes", "get", "to see which nodes can mount the volume of a run"),
 )
 
 

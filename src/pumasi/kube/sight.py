@@ -31,7 +31,8 @@ _NO_PROGRAM = re.compile(r'exec: "([^"]+)": (?:executable file not found|stat .*
 _TURNED_AWAY = re.compile(r"^(OutOf|NodeAffinity|UnexpectedAdmissionError|TopologyAffinityError|NodeShutdown)")
 _QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.+), used: (.+), limited: (.+)")
 _NO_PRIORITY = re.compile(r"no PriorityClass with name (\S+) was found")
-_NEVER = re.compile(r'persistentvolumeclaim "[^"]+" not found|unbound immediate PersistentVolumeClaims', re.I)
+_UNBOUND = re.compile("unbound immediate PersistentVolumeClaims", re.I)
+_NEVER = re.compile(rf'persistentvolumeclaim "[^"]+" not found|{_UNBOUND.pattern}', re.I)
 
 
 class Seen(NamedTuple):
@@ -186,6 +187,24 @@ def broken_start(pod: Object) -> Facts | None:
     return _told("failed", f"The container can't be started: {said}.", "", pod)
 
 
+def hindrance(pod: Object) -> Refusal | None:
+    """Why a pod that somebody waits for has not started: hopeless, or in a way that may pass."""
+    if refused := refusal(pod):
+        # A volume that was asked for only just now may still be made.
+        return refused._replace(hopeless=refused.hopeless and not _UNBOUND.search(refused.reason))
+    facts = stuck(pod, 0) or broken_start(pod)
+    return Refusal(facts["reason"], True, facts["hint"]) if facts else None
+
+
+def last_words(pod: Object) -> str:
+    """Of a container that has failed; empty where it has not."""
+    terminated = _state(pod).get("terminated") or {}
+    if not terminated.get("exitCode"):
+        return ""
+    said = _plain(str(terminated.get("message", "")).rstrip().rpartition("\n")[2])
+    return said or f"exit code {terminated['exitCode']}"
+
+
 def absence(pods: Sequence[Object], events: Sequence[Object], setup: str) -> Refusal | None:
     """Why a run's manager is not in the cluster: what the newest of its pods tells, or its Job that could make none.
     `setup` is the command that gives managers their rights."""
@@ -206,11 +225,9 @@ def _absence(pod: Object, rights: str) -> Refusal | None:
         return Refusal(facts["reason"], hint=hint)
     if facts := broken_start(pod):
         return Refusal(facts["reason"], hint=f"Managers run in the same --image, and need {PYTHON} there.")
-    terminated = _state(pod).get("terminated") or {}
-    if not terminated.get("exitCode"):
+    said = last_words(pod)
+    if not said:
         return None
-    said = _plain(str(terminated.get("message", "")).rstrip().rpartition("\n")[2])
-    said = said or f"exit code {terminated['exitCode']}"
     return Refusal(f"Its pod failed: {said}.", hint=rights if "is forbidden: User" in said else "")
 
 

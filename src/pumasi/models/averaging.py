@@ -54,12 +54,14 @@ def average(
     _check_output(target, paths, force=force)
     described, notes = preprocessing.shared([path for path, _ in chosen])
     with ExitStack() as stack:
-        models = [stack.enter_context(open_model(path)) for path, _ in chosen]
+        (path, _), *others = chosen
+        first = stack.enter_context(open_model(path))
+        models = [first, *(stack.enter_context(open_model(path, first)) for path, _ in others)]
         for other in models[1:]:
-            _check_same(models[0], other)
+            _check_same(first, other)
         work = _Average(models, [count for _, count in chosen])
         with _whole_or_not(target, described) as temporary:
-            models[0].write(temporary, work.blocks)
+            first.write(temporary, work.blocks)
     return Averaged(target, [path for path, _ in chosen], work.weights, dict(work.rules), [*work.notes, *notes])
 
 

@@ -65,13 +65,15 @@ Blocks = Callable[[Tensor], Iterator[Array]]
 
 
 class Model:
-    """An opened file. `means` pairs the variance of a batch normalization with its mean; `shared` says, of tensors that
-    share memory, how; `framework` who wrote the file, as far as it tells."""
+    """An opened file; `like` is one that is known, and saves work where the two are laid out alike. `means` pairs the
+    variance of a batch normalization with its mean; `shared` says, of tensors that share memory, how; `framework` who
+    wrote the file, as far as it tells."""
 
     format: ClassVar[str]
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, like: Model | None = None) -> None:
         self.path = path
+        self._like = like
         self.framework = ""
         self.tensors: dict[str, Tensor] = {}
         self.means: dict[str, str] = {}
@@ -129,14 +131,16 @@ class Model:
 
     def _read(self, tensor: Tensor, start: int, count: int) -> Array:
         numbers = np.empty(count, tensor.stored)
-        self.file.seek((tensor.offset or 0) + start * tensor.stored.itemsize)
-        view = numbers.view(np.uint8).data
+        self._read_into(numbers.view(np.uint8).data, (tensor.offset or 0) + start * tensor.stored.itemsize)
+        return numbers
+
+    def _read_into(self, view: memoryview, start: int) -> None:
+        self.file.seek(start)
         while view:
             got = self.file.readinto(view)  # type: ignore[attr-defined]
             if not got:
                 raise EOFError("it ends too early")
             view = view[got:]
-        return numbers
 
     def _add(self, tensor: Tensor) -> None:
         """What a file claims is believed only as far as it has bytes for it."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class Request(NamedTuple):
     """A run that wants a pool. `fields` are those of its record so far; `packed` is the working folder as an archive,
-    for pools that are elsewhere."""
+    for pools that are elsewhere. `say` is told what takes long before the run can begin."""
 
     run: str
     spec: Spec
@@ -26,6 +26,7 @@ class Request(NamedTuple):
     home: Path
     fields: Mapping[str, Any]
     packed: bytes = b""
+    say: Callable[[str], None] = lambda text: None
 
 
 class Order(NamedTuple):

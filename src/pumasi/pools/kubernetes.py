@@ -8,21 +8,22 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pumasi.agent.files import agent_text, shim_files
 from pumasi.core import kubewords
 from pumasi.core.flows import MAIN
+from pumasi.core.flows.catalogue import sent
 from pumasi.core.kubewords import toleration
 from pumasi.core.launch import Program
 from pumasi.core.planner import Node, plan
 from pumasi.errors import Conflict, DoesNotFit, Forbidden, NotThere, PumasiError, Rejected, Unreachable, UsageError
-from pumasi.kube import manifests
+from pumasi.kube import manifests, uploading, volumes
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
-from pumasi.kube.discovery import NOT_ENDED, Room
+from pumasi.kube.discovery import NOT_ENDED, Object, Room
 from pumasi.kube.manifests import CodeObjects
 from pumasi.kube.queueing import Left, ahead_of, leave_room, wish_of
 from pumasi.kube.record import LONGEST, Content, Record, anchor_path, list_waiting, path_of, read
@@ -73,6 +74,7 @@ async def make_run(api: Api, request: Request, record: Record) -> KubernetesPool
     pool.look_ahead()
     try:
         await pool.find_volume()
+        await pool.send_files(request)
         await record.create(asked, {**request.fields, **shown}, spec.start_timeout + spec.grace)
         await pool.check_fit()
     except BaseException as error:
@@ -141,7 +143,7 @@ def _word(api: Api) -> str:
 
 def _check_changes(spec: Spec, framework: str, code: CodeObjects) -> None:
     """Whether what --set asks for can be done to a pod at all is told before anything is made."""
-    gang = manifests.Gang("run", "main", 0, manifests.Owner("", "", ""), "hub", True, framework, code)
+    gang = manifests.Gang("run", "main", 0, manifests.Owner("", "", ""), "hub", True, False, framework, code)
     manifests.pod(spec, gang, 0, "node", {"slots": 1})
 
 
@@ -164,19 +166,24 @@ async def program_left(spec: Spec, run: str, environ: Mapping[str, str]) -> Prog
     """What a run that goes on in the cluster runs."""
     connection = connect(spec.context, environ)
     async with Api(connection) as api:
-        return program_of(read(await api.get(path_of(spec.namespace or connection.namespace, run))))
+        content = read(await api.get(path_of(spec.namespace or connection.namespace, run)))
+    if content.state.get("ended"):
+        raise NotThere(f"{run} has ended already.")
+    return program_of(content)
 
 
 def _found(content: Content) -> Found:
     state = content.state
+    if content.spec["strategy"] != "together":
+        kept = {name: found_task(task) for name, task in state.get("tasks", {}).items()}
+        return Found(state["created"], state.get("started"), kept)
     main = FoundTask(
         state=state["state"],
         attempt=state.get("attempt", 0),
         restarts=max((told["spent"] for _, kind, told in content.events if kind == "restarting"), default=0),
         placement=state.get("placement", {}),
     )
-    several = {name: found_task(kept) for name, kept in state.get("tasks", {}).items()}
-    return Found(state["created"], state.get("started"), several or {MAIN: main})
+    return Found(state["created"], state.get("started"), {MAIN: main})
 
 
 class KubernetesPool(Pool):
@@ -197,8 +204,9 @@ class KubernetesPool(Pool):
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._uploads: list[tuple[manifests.Object, asyncio.Future[None]]] = []
         self._has_star = False
-        self._stays = False
-        self._orders: list[Order] = []
+        self._volume: volumes.Volume | None = None
+        self._has_told = False
+        self._held: dict[str, Mapping[str, int]] = {}
         self._keep = 0.0
         self.copy = record
         self.confirm = spec.silence + 2 * MARGIN
@@ -230,34 +238,53 @@ class KubernetesPool(Pool):
             try:
                 looking, self._looking = self._looking, None
                 self._rooms, ahead = await (looking or self._look())
-                self.remark = _before_it(ahead)
+                self.remark = " ".join(filter(None, (_before_it(ahead), self._single and self._about_volume())))
             except Forbidden:
                 self.is_blind = True
                 self.tell(BLIND)
+        if self._single and not self._has_told:
+            self._has_told = True
+            self.tell(self._about_volume())
         if self.is_blind:
             return self.capacity()
-        return [each.as_free for each in self._within_reach()]
+        return [each.as_free for each in self._rooms]
 
     async def find_volume(self) -> None:
-        """Before anything is made."""
-        if self._spec.volume is None:
+        """That which the tasks of a run share; it may have to be made."""
+        spec = self._spec
+        if spec.volume is not None:
+            name, size = kubewords.volume(spec.volume)
+            self._volume = await volumes.ensure(self._api, self._namespace, name, size)
+        elif spec.strategy != "together" and (found := kubewords.files_mount(spec.mounts)):
+            self._volume = await volumes.find(self._api, self._namespace, found.claim)
+
+    @property
+    def _single(self) -> str:
+        """The volume that only one node can mount at a time, where it is such a one."""
+        return self._volume.name if self._volume and not self._volume.is_shared else ""
+
+    async def send_files(self, request: Request) -> None:
+        """What the run needs of this machine, beside its code. It may take long: first, whether there is any use."""
+        spec, files = self._spec, sent(self._spec)
+        if not files or self._volume is None:
             return
-        from pumasi.kube.volumes import ensure
+        await self.check_fit()
+        where = uploading.Where(
+            self._namespace,
+            self._volume,
+            spec.image,
+            spec.python or manifests.PYTHON,
+            spec.node_selector,
+            [toleration(text) for text in spec.tolerations],
+            as_image_user=spec.as_image_user,
+        )
+        named = {f"pumasi/{self._run}/{place}": Path(spec.workdir, path) for place, path in files.items()}
+        await uploading.put(self._api, where, dict(_each_file(named)), request.say)
+        self.look_ahead()
 
-        name, size = kubewords.volume(self._spec.volume)
-        volume = await ensure(self._api, self._namespace, name, size)
-        self._stays = not volume.is_shared
-
-    def _within_reach(self) -> list[Room]:
-        """All nodes; but where only one of them can mount the volume at a time, the one that has it, or at first the
-        one with most room."""
-        if not self._stays or not self._rooms:
-            return self._rooms
-        used = [node for order in self._orders for node in order.nodes]
-        used += [node for task in (self.found.tasks.values() if self.found else ()) for node in task.placement]
-        name = used[0] if used else max(self._rooms, key=lambda each: each.free).name
-        self.remark = f"All of it has to be on {name}: its volume can be mounted by one node at a time (ReadWriteOnce)."
-        return [each for each in self._rooms if each.name == name]
+    def _about_volume(self) -> str:
+        where = "one node" if self.is_blind or not self._rooms else self._rooms[0].name
+        return f"All of it goes to {where}: only one can mount the volume {self._single} at a time (ReadWriteOnce)."
 
     def look_ahead(self) -> None:
         """What `nodes` will be asked for soon, beside whatever has to be done before."""
@@ -273,7 +300,9 @@ class KubernetesPool(Pool):
             plan(self.capacity(), self._spec.at_once, most_per_node=self._spec.max_per_node)
         except DoesNotFit as error:
             hint = "--gpu-resource, --node-selector and --toleration decide which nodes count."
-            raise DoesNotFit(f"Even if nobody else used the cluster: {error.message}", hint) from None
+            reason = f"Even if nobody else used the cluster: {error.message}"
+            reason += f" {self._about_volume()}" if self._single else ""
+            raise DoesNotFit(reason, hint) from None
 
     async def _look(self) -> Left:
         nodes, pods, waiting = await asyncio.gather(
@@ -284,7 +313,27 @@ class KubernetesPool(Pool):
         others = [thing for thing in waiting if thing["metadata"]["name"] != self._run]
         ahead = ahead_of(self._record.age, others, self._api.now)
         avoid = {node for node, at in self._lost_nodes.items() if time.monotonic() - at < AVOIDED}
-        return leave_room(nodes, pods, wish_of(self._spec), ahead, avoid)
+        foreign = [pod for pod in pods if not self._is_held(pod)]
+        left = leave_room(nodes, foreign, wish_of(self._spec), ahead, avoid, self._held.values())
+        return await self._beside_volume(left, nodes, pods) if self._single else left
+
+    def _is_held(self, pod: manifests.Object) -> bool:
+        """What our own tasks take is known before the scheduler knows it."""
+        labels = pod["metadata"].get("labels", {})
+        return labels.get(manifests.RUN) == self._run and labels.get(manifests.TASK) in self._held
+
+    async def _beside_volume(self, left: Left, nodes: Sequence[Object], pods: Sequence[Object]) -> Left:
+        """Only one node can mount the volume at a time: that which has it; else, of those that can, the one with most
+        room."""
+        used = volumes.holders(pods, self._namespace, self._single)
+        used |= {node for shares in self._held.values() for node in shares}
+        if not used:
+            terms = await volumes.terms(self._api, self._namespace, self._single)
+            fit = {node["metadata"]["name"] for node in nodes if volumes.can_mount(node, terms)}
+            rooms = [each for each in left.rooms if each.name in fit]
+            least = self._spec.at_once
+            used = {max(rooms, key=lambda each: (each.total >= least, each.free, each.total)).name} if rooms else set()
+        return Left([each for each in left.rooms if each.name in used], left.ahead)
 
     def capacity(self) -> list[Node]:
         if self.is_blind:
@@ -296,7 +345,8 @@ class KubernetesPool(Pool):
         return [""] * len(nodes)
 
     async def reserve(self, task: str, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
-        """The scheduler has the last word: nothing can be held before. A container numbers its GPUs from 0."""
+        """The scheduler has the last word, and only our own tasks know before. A container numbers its GPUs from 0."""
+        self._held[task] = placement
         if self._spec.gpu != "required":
             return {}
         return {node: [str(number) for number in range(share)] for node, share in placement.items()}
@@ -305,22 +355,29 @@ class KubernetesPool(Pool):
 
     async def launch(self, order: Order, sink: Sink) -> None:
         """What the pods need may be refused, or not get there: then no pod is made, and it is tried anew."""
+        self._hold(order)
         try:
             pods = await self.make_pods(order)
         except (Conflict, Forbidden, Rejected, Unreachable) as error:
             # A Service of that name: the answer to a first try was lost. The next attempt has another name.
             hopeless = isinstance(error, (Forbidden, Rejected))
             self._record.waits = False
+            del self._held[order.task]
             sink.refused(order, error.message, hopeless, error.hint)
             return
-        self._orders.append(order)
         gang = self._gang(order, sink)
         self._start(gang, gang.run(pods))
 
     def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
         gang = self._gang(order, sink)
+        self._hold(order)
         ran = self.found is not None and self.found.tasks[order.task].state != "starting"
         self._start(gang, gang.run((), heard, ran=ran))
+
+    def _hold(self, order: Order) -> None:
+        self._held[order.task] = {
+            node: config["slots"] for node, config in zip(order.nodes, order.configs, strict=True)
+        }
 
     def _gang(self, order: Order, sink: Sink) -> PodGang:
         return PodGang(self._api, self._namespace, self._run, order, sink, self._whole, self._away)
@@ -343,6 +400,7 @@ class KubernetesPool(Pool):
 
     def _forget(self, key: tuple[str, int]) -> None:
         gang, task = self._gangs.pop(key), self._tasks.pop(key)
+        del self._held[gang.order.task]
         self._lost_nodes |= dict.fromkeys(gang.lost_nodes, time.monotonic())
         if gang.turned_away:
             # Whatever it was: there was room, and it is no use to keep it from others. Until we ask again.
@@ -372,6 +430,7 @@ class KubernetesPool(Pool):
             owner=self._record.owner,
             hub="",
             pinned=not self.is_blind,
+            on_one_node=bool(self._single),
             framework=self._framework,
             code=self._code,
         )
@@ -402,7 +461,7 @@ class KubernetesPool(Pool):
         package = detached.package_map(self._run, self._record.owner)
         await asyncio.gather(self._be_uploaded(), self._api.create(self._path("configmaps"), package))
         tolerations = [toleration(text) for text in self._spec.tolerations]
-        job = detached.manager_job(self._run, self._record.owner, self._spec.image, package["data"], tolerations)
+        job = detached.manager_job(self._run, self._record.owner, self._spec.image, package, tolerations)
         await self._api.create(anchor_path(self._namespace), job)
 
     async def keep_output(self) -> None:
@@ -438,6 +497,16 @@ class KubernetesPool(Pool):
         if self._looking is not None:
             with contextlib.suppress(PumasiError):
                 await end_task(self._looking)
+
+
+def _each_file(named: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
+    """Those of a folder one by one."""
+    for place, path in named.items():
+        if path.is_dir():
+            inside = sorted(each for each in path.rglob("*") if each.is_file())
+            yield from ((f"{place}/{each.relative_to(path).as_posix()}", each) for each in inside)
+        else:
+            yield place, path
 
 
 def _before_it(ahead: int) -> str:

@@ -12,33 +12,12 @@ from numpy.typing import NDArray
 
 from pumasi.errors import UsageError
 from pumasi.serve.answers import Verdict, verdict
-from pumasi.serve.models import SUFFIXES, Model, load
-from pumasi.serve.preprocessing import Array, Preprocessing, Text, beside, read
+from pumasi.serve.models import Model, load
+from pumasi.serve.preprocessing import Array, Preprocessing, Text, read
+from pumasi.serve.sources import Sources, beside
 
 Numbers = NDArray[Any]
 Say = Callable[[str], None]
-
-
-class Sources(NamedTuple):
-    """The files that an ensemble is made of."""
-
-    model: Path
-    votes: Path | None = None
-    preprocessing: Path | None = None
-
-    def models(self) -> list[Path]:
-        """The main one first, the others by name."""
-        if self.votes is None:
-            return [self.model]
-        if not self.votes.is_dir():
-            raise UsageError(f"There is no folder {self.votes}.")
-        found = (each for each in sorted(self.votes.iterdir()) if each.suffix.lower() in SUFFIXES and each.is_file())
-        shown = (each for each in found if not each.name.startswith("."))
-        return [self.model, *(each for each in shown if not (self.model.exists() and each.samefile(self.model)))]
-
-    def described_by(self) -> Path | None:
-        found = self.preprocessing or beside(self.model)
-        return found if self.preprocessing or found.exists() else None
 
 
 class Ensemble(NamedTuple):
@@ -110,20 +89,19 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
 
 
 def _warm_up(ensemble: Ensemble, batch: int, say: Say) -> None:
-    """With ones: a 0 is often the padding, and a model that leaves it out can make nothing of zeros alone."""
-    shape = ensemble.preprocessing.shape
-    if shape is None:
+    row = ensemble.preprocessing.sample()
+    if row is None:
         return
     size = 1
     while size <= batch:
         say(f"warming up with {size} of {batch} …")
         try:
-            outputs = ensemble.predict(np.ones((size, *shape), np.float32))
+            outputs = ensemble.predict(np.stack([row] * size))
             ensemble.verdict(outputs[0])
         except ValueError as error:
             raise UsageError(f"{', '.join(ensemble.names)} can't be served: {_first(error)}.") from None
         except Exception as error:  # noqa: BLE001
-            raise UsageError(f"{ensemble.names[0]} fails on an input of ones: {_first(error)}") from None
+            raise UsageError(f"{ensemble.names[0]} fails on an input that it should take: {_first(error)}") from None
         size *= 2
 
 

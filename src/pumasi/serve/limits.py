@@ -27,6 +27,8 @@ class Limits(NamedTuple):
     batch: int = 32
     wait: float = 0.002
     """For how long an input waits for others to be answered together with."""
+    notice: float = 0.0
+    """For how long newcomers are still answered when the server has to end: who sends them learns of it only then."""
     grace: float = 30.0
     """To finish what runs, when the server has to end."""
 

@@ -15,16 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pumasi.errors import UsageError
+from pumasi.serve.sources import KERAS, SAVE_SCRIPT, SAVE_WHOLE, WITHOUT_ARCHITECTURE, check
 
 Numbers = NDArray[Any]
-_KERAS = (".keras", ".h5", ".hdf5")
-_TORCH = (".pt", ".pth")
-SUFFIXES = (*_KERAS, *_TORCH)
 _BACKENDS = ("tensorflow", "jax", "torch")
 """In the order in which one is chosen where nobody says which."""
-_WITHOUT_ARCHITECTURE = "It has weights, but not the layers that they belong to."
-_SAVE_WHOLE = "Load the weights into the model in Python and save all of it: model.save('final.keras')."
-_SAVE_SCRIPT = "In Python: torch.jit.script(model).save('final.pt')."
 
 
 class Model(NamedTuple):
@@ -40,20 +35,8 @@ class Model(NamedTuple):
 
 
 def load(path: Path) -> Model:
-    if not path.exists():
-        raise UsageError(f"There is no file {path}.")
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder.", "Name a model in it, and let the others vote: --vote FOLDER.")
-    suffix = path.suffix.lower()
-    if path.name.lower().endswith(".weights.h5"):
-        raise UsageError(f"{path} can't be served. {_WITHOUT_ARCHITECTURE}", _SAVE_WHOLE)
-    if suffix in _KERAS:
-        return _load_keras(path)
-    if suffix in _TORCH:
-        return _load_torch(path)
-    if suffix in (".npz", ".safetensors"):
-        raise UsageError(f"{path} can't be served. {_WITHOUT_ARCHITECTURE}", f"{_SAVE_WHOLE} {_SAVE_SCRIPT}")
-    raise UsageError(f"{path} is no model that can be served.", f"Such models end in {', '.join(SUFFIXES)}.")
+    check(path)
+    return _load_keras(path) if path.suffix.lower() in KERAS else _load_torch(path)
 
 
 def _load_keras(path: Path) -> Model:
@@ -106,7 +89,7 @@ def _ids(keras: Any, model: Any) -> int | None:
 def _not_loaded(path: Path, error: Exception) -> UsageError:
     said = " ".join(str(error).split())
     if "model config" in said:
-        return UsageError(f"{path} can't be served. {_WITHOUT_ARCHITECTURE}", _SAVE_WHOLE)
+        return UsageError(f"{path} can't be served. {WITHOUT_ARCHITECTURE}", SAVE_WHOLE)
     if "safe_mode" in said or "unsafe" in said or "arbitrary code" in said:
         return UsageError(
             f"{path} has Python code in it (a Lambda layer), which is not run.",
@@ -126,7 +109,7 @@ def _load_torch(path: Path) -> Model:
         raise UsageError(f"{path} is damaged, or no model of PyTorch.")
     with zipfile.ZipFile(path) as archive:
         if not any("/code/" in name for name in archive.namelist()):
-            raise UsageError(f"{path} can't be served. {_WITHOUT_ARCHITECTURE}", _SAVE_SCRIPT)
+            raise UsageError(f"{path} can't be served. {WITHOUT_ARCHITECTURE}", SAVE_SCRIPT)
     try:
         import torch
     except ImportError:

@@ -24,7 +24,6 @@ from pumasi.errors import UsageError
 from pumasi.serve import png
 
 FORMAT, VERSION = "pumasi-preprocessing", 1
-SUFFIX = ".preprocessing.json"
 SIDES = ("before", "after")
 OUTPUTS = ("probabilities", "logits")
 WORD = r"\w+(?:'\w+)*"
@@ -74,6 +73,14 @@ class Preprocessing:
 
     def row(self, value: object) -> Numbers:
         """One input, as JSON has it, for the model; a `BadInput` where it can't be one."""
+        raise NotImplementedError
+
+    def sample(self) -> Numbers | None:
+        """An input to try the model with, as it gets it: an example, or else an ordinary one. Models that mask the
+        padding have no answer to nothing. None where only the model knows what an input is."""
+        return self.row(self.examples[0]) if self.examples else self._ordinary()
+
+    def _ordinary(self) -> Numbers | None:
         raise NotImplementedError
 
     def save(self, path: str | Path) -> None:
@@ -159,6 +166,9 @@ class Text(Preprocessing):
                 row[slice(-len(ids), None) if self.pad == "before" else slice(len(ids))] = ids
         return rows
 
+    def _ordinary(self) -> Numbers:
+        return self.row(" ".join(self.words[: self.length]))
+
     def _encode(self, text: str) -> list[int]:
         found = (match[0] for match in re.finditer(self.pattern, text.lower() if self.lowercase else text))
         ids = [self._ids.get(word, self.unknown_id) for word in found]
@@ -208,6 +218,10 @@ class Image(Preprocessing):
             np.float32
         )
 
+    def _ordinary(self) -> Numbers:
+        row: Numbers = self.encode([np.full(self.size, self.background)])[0]
+        return row
+
     def pixels(self, value: object) -> Numbers:
         """The pixels of a picture as JSON has it: a PNG as a data URL, of any size, or the pixels themselves."""
         if isinstance(value, str):
@@ -254,6 +268,10 @@ class Array(Preprocessing):
         known = [each for each in self.size or () if each is not None]
         return tuple(known) if self.size is not None and len(known) == len(self.size) else None
 
+    def _ordinary(self) -> Numbers | None:
+        """Ones: 0 is what embeddings mask, if they mask anything."""
+        return None if self.shape is None else np.full(self.shape, 0 if self.ids == 1 else 1)
+
     def row(self, value: object) -> Numbers:
         numbers = _numbers(value)
         if self.size is not None and not _fits(numbers.shape, self.size):
@@ -264,10 +282,6 @@ class Array(Preprocessing):
 
 
 _KINDS: Mapping[str, type[Preprocessing]] = {kind.kind: kind for kind in (Text, Image, Array)}
-
-
-def beside(model: Path) -> Path:
-    return model.with_name(model.name + SUFFIX)
 
 
 def read(path: Path) -> Preprocessing:

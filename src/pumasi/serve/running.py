@@ -20,10 +20,10 @@ from typing import NamedTuple, TypeVar
 from pumasi.errors import PumasiError, SystemTrouble, UsageError
 from pumasi.serve.app import App, Service
 from pumasi.serve.batching import Batcher
-from pumasi.serve.ensemble import Ensemble, Say, Sources, gather
+from pumasi.serve.ensemble import Ensemble, Say, gather
 from pumasi.serve.limits import Limits
-from pumasi.serve.preprocessing import beside
 from pumasi.serve.server import Connection, Server
+from pumasi.serve.sources import Sources, beside
 
 _INTERRUPTED = 130
 _LOOK_SECONDS = 1.0
@@ -34,7 +34,7 @@ Signature = tuple[tuple[str, int, int, int] | None, ...]
 
 class Options(NamedTuple):
     """`rate`: requests a second of each client; 0: as many as it likes. `alone_for`: end after so many seconds in which
-    nobody asked anything. `has_token`: beyond this machine, only who has the token may ask."""
+    nobody asked anything. `token`: beyond this machine, only who has it may ask; None: a new one; empty: everybody."""
 
     model: Path
     votes: Path | None = None
@@ -42,7 +42,7 @@ class Options(NamedTuple):
     host: str = "127.0.0.1"
     port: int = 8000
     rate: float = 100.0
-    has_token: bool = True
+    token: str | None = None
     alone_for: float | None = None
     limits: Limits = Limits()
 
@@ -88,7 +88,7 @@ class _Life:
         listening = _listen(options.host, options.port)
         host, port = listening.getsockname()[:2]
         is_local = ip_address(host.partition("%")[0]).is_loopback
-        token = "" if is_local or not options.has_token else secrets.token_urlsafe(24)
+        token = "" if is_local else secrets.token_urlsafe(24) if options.token is None else options.token
         self._app = App(options.limits, rate=options.rate, token=token, is_local=is_local, warn=self._say)
         self._server = Server(self._app.answer, self._app.refuse_unread, self._app.admit, options.limits)
         self._app.connections = lambda: len(self._server.connections)
@@ -122,6 +122,9 @@ class _Life:
 
     async def _finish(self) -> None:
         self._app.is_ending = True
+        if self._app.service:
+            self._server.ending = True
+            await asyncio.sleep(self._options.limits.notice)
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._server.finish(self._listener.close), self._options.limits.grace)
 

@@ -12,9 +12,15 @@ MAIN = "main"
 """The only task of most runs, and the program that the user named."""
 
 
+def log_of(task: str, attempt: int) -> int:
+    """Which of the run's logs an attempt writes to: its own, or the one that several tasks have in common."""
+    return attempt if task == MAIN else 0
+
+
 class Work(NamedTuple):
     """What a task runs: one of the run's programs, with these values for its placeholders and these arguments after
-    them; `slots` of it, or as many as the run asks for. A step is something that we do ourselves."""
+    them; `slots` of it, or as many as the run asks for. A step is something that we do ourselves. `makes` is a file
+    without which it is not done: where it writes it, and where that goes then."""
 
     program: str = MAIN
     values: Mapping[str, str] = {}
@@ -22,6 +28,7 @@ class Work(NamedTuple):
     slots: int | None = None
     arguments: tuple[str, ...] = ()
     is_step: bool = False
+    makes: tuple[str, str] | None = None
 
 
 class Flow(ABC):
@@ -40,8 +47,8 @@ class Flow(ABC):
     def outcome(self, ended: Mapping[str, Outcome]) -> Outcome | None:
         """The run's outcome, or None while it is open. Once it is there, no further task is started."""
 
-    def work(self, task: str, ended: Mapping[str, Outcome]) -> Work:
-        """What that task is; asked for when `next` has named it, and again when it is adopted."""
+    def work(self, task: str, ended: Mapping[str, Outcome], attempt: int = 0) -> Work:
+        """What that attempt of a task is; asked for when `next` has named it, and again when it is adopted."""
         return Work()
 
     def report(self, ended: Mapping[str, Outcome]) -> Mapping[str, Any] | None:

@@ -3,8 +3,9 @@
     data ─► train-1-0 … train-1-4 ─► average-1 ─► train-2-0 … train-2-4 ─► average-2 ─► save
                └─► evaluate-1-0 …        └─► evaluate-1-average, evaluate-1-ensemble
 
-A trainer that fails, restarts and all, is left out of its round; the next round is for all of them again, from the
-average. An evaluation that fails costs a figure in the table, and nothing else.
+Each attempt of a trainer writes to a folder of its own; only the model of one that came to its end goes where models
+are read. A trainer that fails, restarts and all, is left out of its round; the next round is for all of them again, from
+the average. An evaluation that fails costs a figure in the table, and nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from pumasi.core.flows import MAIN, Flow, Work
@@ -25,14 +27,14 @@ SCORES = (("accuracy", 1), ("acc", 1), ("auc", 1), ("f1", 1), ("loss", -1))
 
 @dataclass(frozen=True)
 class Average(Flow):
-    """`folder` is where the files of the run are, for all of its tasks; `suffix` is that of its models, `parts` that of
-    the data, and None where the trainers find their data by themselves; `least` models make an average."""
+    """`folder` is where the files of the run are, for all of its tasks; `suffix` is that of its models; `data` is None
+    where the trainers find their data by themselves; `least` models make an average."""
 
     slots: int
     rounds: int
     folder: str
     suffix: str
-    parts: str | None = None
+    data: str | None = None
     evaluated: bool = False
     least: int = 1
     init: str = ""
@@ -53,6 +55,10 @@ class Average(Flow):
 
     def model(self, number: int, index: int | str) -> str:
         return f"{self._models(number)}/{index}-model{self.suffix}"
+
+    def draft(self, number: int, index: str, attempt: int) -> str:
+        """Where an attempt of a trainer writes its model."""
+        return f"{self.folder}/round-{number}/attempts/{index}-{attempt}/{index}-model{self.suffix}"
 
     def averaged(self, number: int) -> str:
         return f"{self.folder}/round-{number}/average{self.suffix}"
@@ -80,7 +86,7 @@ class Average(Flow):
 
     def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
         names: list[str] = []
-        if self.parts is not None:
+        if self.data is not None:
             names.append(DATA)
             if not _is_done(DATA, ended):
                 return tuple(names)
@@ -135,10 +141,11 @@ class Average(Flow):
 
     # ---- what each task is
 
-    def work(self, task: str, ended: Mapping[str, Outcome]) -> Work:
+    def work(self, task: str, ended: Mapping[str, Outcome], attempt: int = 0) -> Work:
         kind, _, rest = task.partition("-")
         if kind == DATA:
-            return Work(DATA, slots=1, is_step=True, arguments=("-n", str(self.slots), "--to", f"{self.folder}/data"))
+            arguments = (str(self.data), "-n", str(self.slots), "--to", f"{self.folder}/data")
+            return Work(DATA, slots=1, is_step=True, arguments=arguments)
         if kind == SAVE:
             return Work(AVERAGE, slots=1, is_step=True, arguments=(self._kept(ended), "--output", self.final))
         number, _, who = rest.partition("-")
@@ -146,12 +153,14 @@ class Average(Flow):
             return Work(AVERAGE, slots=1, is_step=True, arguments=self._average(int(number), ended))
         if kind == EVALUATE:
             return Work(EVALUATE, self._placeholders(int(number), who, self._subject(int(number), who)), slots=1)
-        values = self._placeholders(int(number), who, self.model(int(number), who))
-        return Work(MAIN, values, {"WORKER_NUMBER": str(self.slots)}, slots=1)
+        draft = self.draft(int(number), who, attempt)
+        values = self._placeholders(int(number), who, draft)
+        makes = (draft, self.model(int(number), who))
+        return Work(MAIN, values, {"WORKER_NUMBER": str(self.slots)}, slots=1, makes=makes)
 
     def _average(self, number: int, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
         models = [self.model(number, index) for index in self._done(number, ended)]
-        samples = () if self.parts is None else ("--samples", f"{self.folder}/data")
+        samples = () if self.data is None else ("--samples", f"{self.folder}/data")
         return (*models, "--output", self.averaged(number), *samples)
 
     def _subject(self, number: int, who: str) -> str:
@@ -161,7 +170,7 @@ class Average(Flow):
 
     def _placeholders(self, number: int, who: str, model: str) -> dict[str, str]:
         init = self.init if number == 1 else self.averaged(number - 1)
-        shard = "" if self.parts is None else f"{self.folder}/data/{who}{self.parts}"
+        shard = "" if self.data is None else f"{self.folder}/data/{who}{PurePath(self.data).suffix}"
         return {
             **self.values,
             "shard": shard,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import PurePath
+from pathlib import PurePath, PurePosixPath
 
 from pumasi.core import placeholders
 from pumasi.core.flows import Flow
 from pumasi.core.flows.average import Average, suffix_of
 from pumasi.core.flows.single import Single
+from pumasi.core.kubewords import files_mount, mount
 from pumasi.core.spec import Spec
 from pumasi.errors import SpecError
 
@@ -20,19 +21,49 @@ def average_of(spec: Spec, folder: str) -> Average:
     data = spec.split or spec.copy
     values = {name: spec.env[variable] for variable, name in VARIABLES.items() if variable in spec.env}
     check(spec, values)
+    places = {path: f"{folder}/{place}" for place, path in sent(spec).items()}
     return Average(
         slots=spec.slots,
         rounds=spec.rounds,
         folder=folder,
         suffix=suffix_of(spec.command),
-        parts=PurePath(data).suffix if data else None,
+        data=places.get(data, data) if data else None,
         evaluated=spec.evaluate is not None,
         least=spec.min_models or (spec.slots + 1) // 2,
-        init=spec.init or "",
+        init=places.get(spec.init, spec.init) if spec.init else "",
         best=spec.best,
-        save=spec.save or "",
+        save=_saved(spec),
         values=values,
     )
+
+
+def sent(spec: Spec) -> dict[str, str]:
+    """Files of this machine that a run elsewhere needs on its volume: where they go in the run's folder there, and
+    their paths here."""
+    named = {} if spec.pool == "local" else {"data": spec.split or spec.copy, "init": spec.init}
+    return {
+        f"source/{kind}/{PurePath(path).name}": path
+        for kind, path in named.items()
+        if path and not _is_there(spec, path)
+    }
+
+
+def _is_there(spec: Spec, path: str) -> bool:
+    """On a volume of the run."""
+    return any(PurePosixPath(path).is_relative_to(mount(each).path) for each in spec.mounts)
+
+
+def _saved(spec: Spec) -> str:
+    files = files_mount(spec.mounts) if spec.save and spec.pool != "local" else None
+    if files is None or not spec.save:
+        return spec.save or ""
+    path = str(PurePosixPath(files.path, spec.save))
+    if not _is_there(spec, path) or ".." in PurePosixPath(path).parts:
+        raise SpecError(
+            f"--save {spec.save} is on no volume: the model would be lost with its pod.",
+            f"A path that does not begin with / is one on the volume, which the pods see as {files.path}.",
+        )
+    return path
 
 
 def check(spec: Spec, values: Mapping[str, str]) -> None:

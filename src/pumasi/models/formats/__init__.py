@@ -27,7 +27,7 @@ def format_of(path: Path) -> str:
     return SUFFIXES[path.suffix.lower()]
 
 
-def open_model(path: Path) -> Model:
+def open_model(path: Path, like: Model | None = None) -> Model:
     module = format_of(path)
-    model: Model = getattr(import_module(f"{__name__}.{module}"), _FORMATS[module][0])(path)
+    model: Model = getattr(import_module(f"{__name__}.{module}"), _FORMATS[module][0])(path, like)
     return model

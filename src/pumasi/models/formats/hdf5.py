@@ -1,25 +1,25 @@
 """HDF5, as Keras writes it: .h5 (Keras 2 and 3: whole models and weights) and .weights.h5 (Keras 3).
 
 h5py says what is in the file and where, in a process of its own (see `guard`); the numbers are then read as they stand
-there. Only those that are compressed, or of a type that has to be converted, are read and written by h5py. Links that
-lead out of the file are not followed.
+there. A file that differs in nothing but these from one that is known needs no h5py. Only what is compressed, or of a
+type that has to be converted, is read and written by h5py. Links that lead out of the file are not followed.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 
 from pumasi.models.arithmetic import STORED, Array
 from pumasi.models.guard import apart
-from pumasi.models.model import Blocks, Model, Tensor, check_claim, fill
+from pumasi.models.model import BLOCK, Blocks, Model, Tensor, check_claim, fill
 from pumasi.models.packages import package
 
 _STRINGS = "string"
@@ -31,11 +31,15 @@ class Hdf5(Model):
 
     def _open(self) -> None:
         package("h5py")
-        found = json.loads(apart(lambda: _scan(self.file)))
+        like = self._like
+        self._scanned: bytes = like._scanned if self._is_laid_out_like(like) else apart(lambda: _scan(self.file))
+        found = json.loads(self._scanned)
         self.framework = found["framework"]
         self._layers: dict[str, str] = found["layers"]
         for name, dtype, shape, stored, offset in found["tensors"]:
             self._add(Tensor(name, dtype, tuple(shape), np.dtype(stored), offset))
+        self._plain = sorted(filter(_is_plain, self.tensors.values()), key=_offset)
+        self._gaps = list(self._between())
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         """Keras 3 writes no names of variables but numbers: of a batch normalization's, two to four, the last ones are
@@ -56,21 +60,60 @@ class Hdf5(Model):
         return np.frombuffer(apart(lambda: _read(self.file, tensor), tensor.nbytes), tensor.stored)
 
     def _write(self, path: Path, blocks: Blocks) -> None:
-        shutil.copyfile(self.path, path)
-        self._write_into(path, list(self.tensors.values()), blocks)
+        with path.open("wb") as to:
+            to.writelines(self._pieces(blocks))
+        self._convert(path, blocks)
 
-    def _write_into(self, path: Path, tensors: Iterable[Tensor], blocks: Blocks) -> None:
-        with path.open("r+b") as to:
-            for tensor in tensors:
-                if tensor.offset is not None:
-                    to.seek(tensor.offset)
-                    for block in blocks(tensor):
-                        to.write(block.astype(tensor.stored, copy=False).data)
-        for tensor in tensors:
-            if tensor.offset is None:
-                numbers = np.empty(tensor.shape, tensor.stored)
-                fill(numbers, blocks(tensor))
-                apart(partial(_replace, path, tensor.name, numbers), tensor.nbytes)
+    def _is_laid_out_like(self, other: Model | None) -> TypeGuard[Hdf5]:
+        """Whether all bytes but the numbers of plain tensors are the same. Then the library would find the same."""
+        if not isinstance(other, Hdf5) or self._length() != other._length():
+            return False
+        pairs = (zip(self._bytes(*gap), other._bytes(*gap), strict=True) for gap in other._gaps)
+        return all(mine == theirs for mine, theirs in chain.from_iterable(pairs))
+
+    def _between(self) -> Iterator[tuple[int, int]]:
+        """Where plain tensors do not stand: before each, and after the last."""
+        end = 0
+        for tensor in self._plain:
+            if _offset(tensor) < end:
+                raise ValueError(f"{tensor.name} stands where another tensor does")
+            yield end, _offset(tensor)
+            end = _offset(tensor) + tensor.nbytes
+        yield end, self._length()
+
+    def _bytes(self, start: int, end: int) -> Iterator[bytearray]:
+        for at in range(start, end, BLOCK):
+            piece = bytearray(min(BLOCK, end - at))
+            self._read_into(memoryview(piece), at)
+            yield piece
+
+    def _pieces(self, blocks: Blocks) -> Iterator[Any]:
+        """The bytes of this file, with other numbers in its plain tensors."""
+        *before, rest = self._gaps
+        for gap, tensor in zip(before, self._plain, strict=True):
+            yield from self._bytes(*gap)
+            for block in blocks(tensor):
+                yield block.astype(tensor.stored, copy=False).data
+        yield from self._bytes(*rest)
+
+    def _convert(self, path: Path, blocks: Blocks) -> None:
+        """Puts the other tensors into what `_pieces` gave."""
+        for tensor in self._converted():
+            numbers = np.empty(tensor.shape, tensor.stored)
+            fill(numbers, blocks(tensor))
+            apart(partial(_replace, path, tensor.name, numbers), tensor.nbytes)
+
+    def _converted(self) -> list[Tensor]:
+        """The tensors that only h5py can read and write."""
+        return [tensor for tensor in self.tensors.values() if not _is_plain(tensor)]
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.offset is not None
+
+
+def _offset(tensor: Tensor) -> int:
+    return tensor.offset or 0
 
 
 def _scan(file: BinaryIO) -> bytes:

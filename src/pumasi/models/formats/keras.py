@@ -39,17 +39,25 @@ class Keras(Hdf5):
         super()._open()
         version = json.loads(self._archive.read("metadata.json"))["keras_version"]
         self.framework = f"Keras {version}"
+        self._assets: set[str] = set()
         for entry in self._archive.infolist():
             if entry.filename.startswith(_ASSETS) and not entry.is_dir():
                 self._add(Tensor(entry.filename, "bytes", (entry.file_size,), np.dtype("u1")))
+                self._assets.add(entry.filename)
 
     def _load(self, tensor: Tensor) -> Array:
-        if tensor.name in self._archive.namelist():
+        if tensor.name in self._assets:
             return np.frombuffer(self._archive.read(tensor.name), tensor.stored)
         return super()._load(tensor)
 
+    def _converted(self) -> list[Tensor]:
+        return [tensor for tensor in super()._converted() if tensor.name not in self._assets]
+
     def _write(self, path: Path, blocks: Blocks) -> None:
-        assets = [tensor for name, tensor in self.tensors.items() if name in self._archive.namelist()]
+        kept = {name: partial(blocks, self.tensors[name]) for name in self._assets}
+        if not self._converted():
+            rewrite(self._archive, path, {_WEIGHTS: lambda: self._pieces(blocks), **kept})
+            return
         unpacked = path.with_name(f"{path.name}.{_WEIGHTS}")
 
         def weights() -> Iterable[Any]:
@@ -58,11 +66,7 @@ class Keras(Hdf5):
                     yield piece
 
         try:
-            self.file.seek(0)
-            with unpacked.open("xb") as to:
-                shutil.copyfileobj(self.file, to, BLOCK)
-            self._write_into(unpacked, [each for each in self.tensors.values() if each not in assets], blocks)
-            kept = {tensor.name: partial(blocks, tensor) for tensor in assets}
+            super()._write(unpacked, blocks)
             rewrite(self._archive, path, {_WEIGHTS: weights, **kept})
         finally:
             unpacked.unlink(missing_ok=True)

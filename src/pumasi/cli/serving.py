@@ -1,0 +1,167 @@
+"""pumasi serve --on k8s: a model that a cluster serves."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+from pumasi.cli.nodes import cluster
+from pumasi.cli.output import say, show_json
+from pumasi.cli.parsing import Arguments
+from pumasi.cli.serve import MOST, number
+from pumasi.core import kubewords
+from pumasi.errors import SpecError, UsageError
+from pumasi.kube.deploying import Address, Asked, Cluster, deploy, objects, on_volume, remove
+from pumasi.kube.manifests import PYTHON
+from pumasi.kube.serving import EXPOSURES, Wish
+from pumasi.kube.volumes import Volume
+
+T = TypeVar("T")
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
+"""What a Service may be called, and short enough for what is called after it."""
+
+
+def main(arguments: Arguments, tell: Callable[[str], None]) -> int:
+    name = _name(arguments)
+    if arguments.has("remove"):
+        return asyncio.run(_remove(arguments, name, tell))
+    wish, asked, volume = _wish(arguments, name), _asked(arguments), _volume(arguments, name)
+    if arguments.has("dry-run"):
+        return _show(wish, asked, volume)
+    return asyncio.run(_deploy(arguments, wish, asked, volume, tell))
+
+
+async def _deploy(
+    arguments: Arguments, wish: Wish, asked: Asked, volume: kubewords.Wanted, tell: Callable[[str], None]
+) -> int:
+    async with cluster(arguments.last("on") or "") as api:
+        place = Cluster(api, _namespace(arguments) or api.connection.namespace, tell)
+        found = await deploy(place, wish, asked, volume)
+    if arguments.has("json"):
+        show_json(_described(place.namespace, wish, found))
+    say(*_told(place.namespace, wish, found, _again(arguments, place.namespace, wish.name)))
+    return 0
+
+
+async def _remove(arguments: Arguments, name: str, tell: Callable[[str], None]) -> int:
+    async with cluster(arguments.last("on") or "") as api:
+        place = Cluster(api, _namespace(arguments) or api.connection.namespace, tell)
+        kept = await remove(place, name)
+    stays = [f"The volume {claim} stays: kubectl -n {place.namespace} delete pvc {claim}" for claim in kept]
+    say(f"{name} is removed.", *stays)
+    return 0
+
+
+def _show(wish: Wish, asked: Asked, volume: kubewords.Wanted) -> int:
+    """As for a volume of which one node at a time can have the use: what it can do is known only in the cluster."""
+    from pumasi.kube.documents import abridged, to_yaml
+
+    sys.stdout.write(to_yaml(map(abridged, objects(wish, asked, Volume(volume.name, is_shared=False)))))
+    return 0
+
+
+# ---- what was asked for
+
+
+def _name(arguments: Arguments) -> str:
+    given = arguments.last("name")
+    if given is None:
+        if arguments.has("remove"):
+            raise UsageError("--remove needs the name of what is served.", "Add --name NAME.")
+        stem = PurePath(arguments.rest[0]).name.partition(".")[0].lower()
+        given = re.sub("[^a-z0-9]+", "-", stem).strip("-")
+    if not _NAME.fullmatch(given):
+        right = "Write --name with at most 50 lower-case letters, digits and dashes, a letter first."
+        raise UsageError(f"'{given}' can't be the name of a Service.", right)
+    return given
+
+
+def _wish(arguments: Arguments, name: str) -> Wish:
+    image = _read(arguments, "image", kubewords.image)
+    if image is None:
+        raise UsageError("--on k8s needs an image to serve with.", "Add --image: one with numpy and the framework.")
+    expose = arguments.last("expose") or EXPOSURES[0]
+    if expose not in EXPOSURES:
+        raise UsageError(f"--expose takes one of {', '.join(EXPOSURES)}; '{expose}' is none.")
+    return Wish(
+        name,
+        image,
+        python=arguments.last("python") or PYTHON,
+        expose=expose,
+        rate=number(arguments, "rate", 0, MOST),
+        has_token=not arguments.has("no-token"),
+        node_selector=dict(_pair(text) for text in arguments.all("node-selector")),
+        tolerations=[_checked("toleration", kubewords.toleration, text) for text in arguments.all("toleration")],
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--node-selector takes KEY=VALUE; '{text}' is none.")
+    return _checked("node-selector", kubewords.qualified, key), _checked("node-selector", kubewords.label_value, value)
+
+
+def _asked(arguments: Arguments) -> Asked:
+    asked = Asked(arguments.rest[0], arguments.last("vote") or "", arguments.last("preprocessing") or "")
+    there = [path for path in asked if on_volume(path)]
+    if there and not arguments.has("volume"):
+        raise UsageError(f"{there[0]} is on a volume, but which one?", "Add --volume NAME.")
+    return asked
+
+
+def _volume(arguments: Arguments, name: str) -> kubewords.Wanted:
+    return _read(arguments, "volume", kubewords.volume) or kubewords.volume(name)
+
+
+def _namespace(arguments: Arguments) -> str | None:
+    return _read(arguments, "namespace", kubewords.namespace)
+
+
+def _read(arguments: Arguments, key: str, read: Callable[[str], T]) -> T | None:
+    text = arguments.last(key)
+    return None if text is None else _checked(key, read, text)
+
+
+def _checked(key: str, read: Callable[[str], T], text: str) -> T:
+    try:
+        return read(text)
+    except SpecError as error:
+        raise UsageError(f"--{key}: {error.message}.", f"{error.hint[:1].upper()}{error.hint[1:]}.") from None
+
+
+# ---- what is said
+
+
+def _told(namespace: str, wish: Wish, found: Address, again: str) -> list[str]:
+    query = f"/?token={found.token}" if found.token else "/"
+    forward = f"kubectl -n {namespace} port-forward service/{wish.name} 8000:80"
+    lines = [f"{wish.name} is served: {found.url}"]
+    if not found.url:
+        lines = [f"{wish.name} is served, but has no address yet: kubectl -n {namespace} get service {wish.name}"]
+        lines.append(f"Then http://ADDRESS{query}")
+    elif wish.expose == "ClusterIP":
+        lines = [f"{wish.name} is served, for the pods of the cluster: {found.url}"]
+        lines.append(f"From here: {forward} and then http://127.0.0.1:8000{query}")
+    elif wish.expose == "NodePort":
+        lines.append("The other nodes answer at the same port.")
+    return [*lines, f"To remove it: {again} --remove"]
+
+
+def _again(arguments: Arguments, namespace: str, name: str) -> str:
+    return f"pumasi serve --on {arguments.last('on')} -n {namespace} --name {name}"
+
+
+def _described(namespace: str, wish: Wish, found: Address) -> dict[str, Any]:
+    return {
+        "event": "ready",
+        "url": found.url or None,
+        "token": found.token or None,
+        "namespace": namespace,
+        "name": wish.name,
+        "volume": found.volume.name,
+    }
