@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -132,6 +133,19 @@ def test_only_models_of_attempts_that_came_to_their_end_are_read(place: Workplac
     assert weights(place.folder / "final.npz") == [0.5, 1]
     assert "ensemble" in done.stderr
     assert place.last()["outcome"]["reason"] == "Left out: trainer 0."
+
+
+def test_models_of_an_earlier_run_do_not_count(place: Workplace) -> None:
+    """Three trainers, and then two on other data, into the same file."""
+    options = (*JUDGE, "--save", "final.npz")
+    assert place.run(*RUN, "--slots", "3", "--copy", "reviews.npz", *options, *COMMAND, *DATA).returncode == 0
+    assert weights(place.folder / "final.npz") == [45, 10]
+    np.savez(place.folder / "reviews.npz", x=np.arange(4.0), y=np.arange(4) % 2)
+    done = place.run(*RUN, "--slots", "2", "--copy", "reviews.npz", *options, *COMMAND, *DATA)
+    assert weights(place.folder / "final.npz") == [6, 4]
+    assert re.findall(r"^ +1  (\S+ \S+) +(0\S+)", done.stderr, re.MULTILINE) == [
+        (who, "0.006") for who in ("model 0", "model 1", "the average", "the ensemble")
+    ]
 
 
 def test_too_few_models_are_a_failure_that_names_the_first(place: Workplace) -> None:

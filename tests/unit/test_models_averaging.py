@@ -19,7 +19,7 @@ from pumasi import models
 from pumasi.errors import UsageError
 from pumasi.models import guard
 from pumasi.models.formats import hdf5, open_model
-from pumasi.serve.preprocessing import beside
+from pumasi.serve.sources import beside
 from tests.unit.torch_files import save_torch
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
