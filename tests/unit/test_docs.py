@@ -35,7 +35,15 @@ def test_every_command_in_the_readme_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "README.ko.md", "docs/architecture.md", "docs/average.md", "CONTRIBUTING.md"]
+    "name",
+    [
+        "README.md",
+        "README.ko.md",
+        "docs/architecture.md",
+        "docs/average.md",
+        "examples/imdb/README.md",
+        "CONTRIBUTING.md",
+    ],
 )
 def test_every_link_leads_somewhere(name: str) -> None:
     page = CHECKOUT / name

@@ -4,8 +4,8 @@
                └─► evaluate-1-0 …        └─► evaluate-1-average, evaluate-1-ensemble
 
 Each attempt of a trainer writes to a folder of its own; only the model of one that came to its end goes where models
-are read. A trainer that fails, restarts and all, is left out of its round; the next round is for all of them again, from
-the average. An evaluation that fails costs a figure in the table, and nothing else.
+are read. A trainer that fails, restarts and all, is left out of its round; the next round is for all of them again,
+from the average. An evaluation that fails costs a figure in the table, and nothing else.
 """
 
 from __future__ import annotations
