@@ -112,6 +112,14 @@ def test_a_file_name_that_is_not_utf_8_survives(folder: Path) -> None:
     assert files(pack(folder)) == {"train.py", *names}
 
 
+def test_what_gets_there_in_another_way_stays(folder: Path, tmp_path: Path) -> None:
+    put(folder, "train.py")
+    put_large(folder, "reviews.npz", 2**30)
+    put(folder, "films/1.txt")
+    stays = [folder / "reviews.npz", folder / "films", tmp_path / "elsewhere.npz"]
+    assert files(pack(folder, ["train.py"], stays=stays)) == {"train.py"}
+
+
 def test_an_empty_folder_makes_an_empty_archive(tmp_path: Path) -> None:
     assert pack(tmp_path)._replace(packed=b"") == Code(b"", 0, 0)
     assert members(pack(tmp_path)) == {}

@@ -362,7 +362,7 @@ def test_where_imdb_can_not_be_had_sentences_are_taken(
 def test_a_network_that_swallows_everything_is_not_waited_for(
     tmp_path: Path, reviews: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one who passes requests on takes them, and is silent: without an end of its own this test would have none."""
+    """The one who passes requests on takes them, and is silent. Without a deadline, this test would have no end."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("KERAS_HOME", str(tmp_path))

@@ -100,6 +100,11 @@ def test_what_an_older_run_can_take_now_is_kept_for_it_and_the_rest_is_free() ->
     assert [each.total for each in left.rooms] == [4, 2]
 
 
+def test_what_other_tasks_of_the_same_run_are_about_to_take_is_not_free() -> None:
+    left = leave_room(TWO_NODES, [], wish_of(spec(1)), [], own=[{"n1": 3}, {"n2": 1}])
+    assert (free(left), left.ahead) == ([1, 1], 0)
+
+
 def test_an_older_run_that_does_not_fit_now_keeps_nobody_waiting() -> None:
     busy = pods_of("other", spec(1), {"n1": 1})
     left = leave_room(TWO_NODES, busy, wish_of(spec(1)), [waiter(0, spec(6))])

@@ -1,0 +1,64 @@
+"""What a user asks for becomes a flow; and which files it takes where the run is elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pumasi.core.flows.average import Average
+from pumasi.core.flows.catalogue import flow_of, sent
+from pumasi.core.spec import Spec, parse_spec
+from pumasi.errors import SpecError
+
+TRAINER = ["train.py", "--savemodel", "{model}"]
+CLUSTER = {"on": "k8s", "volume": "files", "mounts": ["files:/volume"]}
+
+
+def spec_of(**fields: Any) -> Spec:
+    return parse_spec({"command": TRAINER, "strategy": "average", "slots": 3, **fields})
+
+
+def flow(**fields: Any) -> Average:
+    found = flow_of(spec_of(**fields), "/volume/pumasi/train-abcde")
+    assert isinstance(found, Average)
+    return found
+
+
+def test_on_this_machine_files_are_where_they_are() -> None:
+    asked = {"split": "data/reviews.npz", "init": "start.h5", "save": "final.h5"}
+    assert sent(spec_of(**asked)) == {}
+    made = flow(**asked)
+    assert (made.data, made.init, made.final) == ("data/reviews.npz", "start.h5", "final.h5")
+
+
+def test_elsewhere_they_go_onto_the_volume_and_are_looked_for_there() -> None:
+    asked = {**CLUSTER, "copy": "data/reviews.npz", "init": "/home/me/start.h5", "save": "out/final.h5"}
+    assert sent(spec_of(**asked)) == {
+        "source/data/reviews.npz": "data/reviews.npz",
+        "source/init/start.h5": "/home/me/start.h5",
+    }
+    made = flow(**asked)
+    assert made.data == "/volume/pumasi/train-abcde/source/data/reviews.npz"
+    assert made.init == "/volume/pumasi/train-abcde/source/init/start.h5"
+    assert made.final == "/volume/out/final.h5"
+
+
+def test_what_is_on_a_volume_already_stays_there() -> None:
+    asked = {**CLUSTER, "split": "/volume/reviews.npz", "init": "/models/start.h5", "save": "/volume/final.h5"}
+    asked["mounts"] = ["files:/volume", "models:/models:ro"]
+    assert sent(spec_of(**asked)) == {}
+    made = flow(**asked)
+    assert (made.data, made.init, made.final) == ("/volume/reviews.npz", "/models/start.h5", "/volume/final.h5")
+
+
+@pytest.mark.parametrize("path", ["/tmp/final.h5", "/volumes/final.h5", "../final.h5"])
+def test_a_model_that_would_be_lost_with_its_pod_is_refused(path: str) -> None:
+    with pytest.raises(SpecError, match="is on no volume: the model would be lost with its pod"):
+        flow(**CLUSTER, save=path)
+
+
+def test_without_a_volume_there_is_no_averaging_elsewhere() -> None:
+    with pytest.raises(SpecError, match="add --volume NAME"):
+        spec_of(on="k8s")
+    assert spec_of(on="k8s", mounts=["files:/files"])
