@@ -86,19 +86,19 @@ _CLUSTER_ONLY = tuple(option.key for option in VERB.options if option.group == C
 
 
 def main(arguments: Arguments) -> int:
-    where = "on" if arguments.has("on") else "here"
-    for key in _HERE_ONLY if where == "on" else _CLUSTER_ONLY:
-        if arguments.has(key):
-            what = "for this machine, but --on names a cluster" if where == "on" else "for clusters"
-            raise UsageError(f"--{key} is {what}.", "Leave one of the two out." if where == "on" else "Add --on k8s.")
+    is_far = arguments.has("on")
+    if wrong := next(filter(arguments.has, _HERE_ONLY if is_far else _CLUSTER_ONLY), None):
+        if is_far:
+            raise UsageError(f"--{wrong} is for this machine, but --on names a cluster.", "Leave one of the two out.")
+        raise UsageError(f"--{wrong} is for clusters.", "Add --on k8s.")
     if not arguments.rest and not arguments.has("remove"):
         raise UsageError("'pumasi serve' needs FILE.", f"Usage: {VERB.usage[0]}")
-    if where == "on":
-        from pumasi.cli import serving
+    if not is_far:
+        return _serve_here(arguments)
+    from pumasi.cli import serving
 
-        with Telling("asking the cluster …") as telling:
-            return serving.main(arguments, telling)
-    return _serve_here(arguments)
+    with Telling("asking the cluster …") as telling:
+        return serving.main(arguments, telling)
 
 
 def _serve_here(arguments: Arguments) -> int:

@@ -77,7 +77,7 @@ class Cluster(NamedTuple):
 
 
 def on_volume(path: str) -> bool:
-    return path.startswith(f"{VOLUME_PATH}/")
+    return path == VOLUME_PATH or path.startswith(f"{VOLUME_PATH}/")
 
 
 def gather(asked: Asked) -> Local:
@@ -138,40 +138,42 @@ def objects(wish: Wish, asked: Asked, volume: Volume) -> list[Object]:
 async def deploy(cluster: Cluster, wish: Wish, asked: Asked, wanted: Wanted) -> Address:
     api, name = cluster.api, wish.name
     local = await asyncio.to_thread(gather, asked)
-    former = await _former(cluster, name)
+    service, former = await _found(cluster, name)
     volume = await volumes.ensure(api, cluster.namespace, *wanted)
     if not volume.is_shared:
         cluster.say(f"The volume {volume.name} can be mounted by one node at a time: all pods of {name} share a node.")
     if local.files:
         await _put(cluster, wish, volume, local, serving.model_of(former) if former else "")
-    made = await api.apply(cluster.path("services", name), serving.service(wish))
+    # One that is there changes only when what it leads to is there too.
+    made = service or await api.apply(cluster.path("services", name), serving.service(wish))
     owner = Owner("Service", name, made["metadata"]["uid"])
     token = await _token(cluster, wish, owner) if wish.has_token else ""
     package = serving.package(wish, owner)
     with suppress(Conflict):
         await api.create(cluster.path("configmaps"), package)
-    wanted_now = serving.deployment(wish, files_of(asked, local, name), volume, package, owner)
-    await api.apply(cluster.path("deployments", name), wanted_now)
+    new = serving.deployment(wish, files_of(asked, local, name), volume, package, owner)
+    await api.apply(cluster.path("deployments", name), new)
     try:
-        broken = await _rolled_out(cluster, name, serving.revision_of(wanted_now))
+        broken = await _rolled_out(cluster, name, serving.revision_of(new))
     except asyncio.CancelledError:
         cluster.say(f"{name} goes on changing in the cluster. The same command watches it again.")
         raise
     if broken:
-        raise await _step_back(cluster, wish, former, wanted_now, broken)
-    await _forget_packages(cluster, name, [wanted_now, *([former] if former else [])])
+        raise await _step_back(cluster, wish, former, new, broken)
+    await api.apply(cluster.path("services", name), serving.service(wish))
+    await _forget_packages(cluster, name, [new, *([former] if former else [])])
     return Address(await _url(cluster, wish, token), token, volume)
 
 
-async def _former(cluster: Cluster, name: str) -> Object | None:
-    """What is served under this name now. What is not ours is not touched."""
+async def _found(cluster: Cluster, name: str) -> tuple[Object | None, Object | None]:
+    """The Service and the Deployment of this name. What is not ours is not touched."""
     kinds = (("services", name), ("deployments", name), ("secrets", serving.token_name(name)))
     service, deployment, secret = [await cluster.find(kind, each) for kind, each in kinds]
     for thing, what in ((service, "Service"), (deployment, "Deployment"), (secret, "Secret")):
         if thing and not serving.is_ours(thing, name):
             what = f"The {what} {thing['metadata']['name']} is there already, and was not made by `pumasi serve`."
             raise UsageError(what, "Choose another name: --name.")
-    return deployment
+    return service, deployment
 
 
 async def _put(cluster: Cluster, wish: Wish, volume: Volume, local: Local, current: str) -> None:
