@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,7 @@ from pumasi.kube.api import Api
 from pumasi.kube.config import connect
 from pumasi.kube.uploading import Where, put
 from pumasi.kube.volumes import ensure
+from tests.cluster import breaking
 from tests.cluster.place import kubeconfig_of, make_volume
 from tests.cluster.subject import IMAGE, Namespace
 from tests.harness import wait_for
@@ -100,6 +104,26 @@ def test_a_pod_that_fits_on_no_node_is_told(clean: Uploader, large: Path, monkey
     monkeypatch.setattr(uploading, "START_SECONDS", 4)
     with pytest.raises(ClusterTrouble, match="The cluster's scheduler has no place for it: 0/3 nodes are available"):
         clean.put({"large": large}, node_selector={"no": "where"})
+
+
+def test_an_api_server_that_dies_in_the_middle_is_waited_for(
+    clean: Uploader, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploading, "PIECE", 2**20)
+    breaker = breaking.killed(clean.namespace.cluster, "control", "kube-apiserver")
+    mender = ThreadPoolExecutor(1)
+    send, pieces, mended = Api.send, itertools.count(1), []
+
+    async def break_once(self: Api, path: str, *rest: Any, **more: Any) -> dict[str, Any]:
+        if path.endswith("/piece") and next(pieces) == 3:
+            await asyncio.to_thread(breaker.__enter__)
+            mended.append(mender.submit(breaker.__exit__, None, None, None))
+        return await send(self, path, *rest, **more)
+
+    monkeypatch.setattr(Api, "send", break_once)
+    clean.put({"broken/large": large})
+    mended[0].result(60)
+    assert (clean.folder / "broken" / "large").read_bytes() == large.read_bytes()
 
 
 KILLED = """
