@@ -19,9 +19,8 @@ from pumasi.core.endings import outcome_of
 from pumasi.core.flows import MAIN, log_of
 from pumasi.core.flows.catalogue import flow_of
 from pumasi.core.frameworks import Gang
-from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
+from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, program_of
 from pumasi.core.outcome import Outcome, Verdict
-from pumasi.core.placeholders import fill
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
 from pumasi.errors import ClusterTrouble, DoesNotFit, RunBusy, Unreachable
@@ -149,7 +148,7 @@ class Manager:
             if name != MAIN and task != before.get(name):
                 outcome = None if task.outcome is None else task.outcome.told()
                 if task.outcome is not None:
-                    self._recorder.event(time.time(), "task ended", task=name, **task.outcome.told())
+                    self._recorder.event(time.time(), "task ended", **{**task.outcome.told(), "task": name})
                 self._recorder.task(
                     time.time(),
                     name,
@@ -236,12 +235,9 @@ class Manager:
     def _task(self, name: str, attempt: int) -> Task:
         if (name, attempt) not in self._works:
             work = self._flow.work(name, self._ended, attempt)
-            command = self._program.parts.get(work.program, self._program.command)
             spec = replace(self._spec, slots=work.slots or self._spec.slots, env={**self._spec.env, **work.env})
             files = step_files() if work.is_step else self._program.files
-            words = (*fill(command, work.values), *work.arguments)
-            program = self._program._replace(command=words, files=files, makes=work.makes)
-            self._works[name, attempt] = Task(spec, program)
+            self._works[name, attempt] = Task(spec, program_of(self._program, work)._replace(files=files))
         return self._works[name, attempt]
 
     async def _place(self, task: str, attempt: int) -> None:

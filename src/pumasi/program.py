@@ -44,7 +44,7 @@ def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
     if spec.framework != "auto":
         found = found._replace(framework=spec.framework, because="as told")
     launcher = program_of(spec.command) in _CHIEF_ONLY
-    by_mpi = found.framework == "mpi" and spec.slots > 1 and not launcher
+    by_mpi = found.framework == "mpi" and spec.at_once > 1 and not launcher
     return Program(
         command=command,
         framework=found.framework,
@@ -72,6 +72,8 @@ def _parts(spec: Spec, environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]
     here = [spec.split or spec.copy, spec.init] if spec.pool == "local" else sent(spec).values()
     for path in filter(None, here):
         _check_file(Path(spec.workdir), path, may_be_folder=path != spec.init)
+    if spec.save and spec.pool == "local":
+        _check_writable(Path(spec.workdir, spec.save))
     if spec.split or spec.copy:
         parts[average.DATA] = (python, *STEP, "split" if spec.split else "copy")
     if spec.evaluate:
@@ -87,14 +89,12 @@ _POOR = (
 
 
 def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
-    together = spec.slots if spec.strategy == "together" else 1
-    layout = Layout(together, spec.nodes or (together,), spec.per_node, spec.slot_as_node, spec.shim)
+    layout = Layout(spec.at_once, spec.nodes or (spec.at_once,), spec.per_node, spec.slot_as_node, spec.shim)
     cores = os.cpu_count() or 1
     crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node and spec.pool == "local"
-    if spec.strategy == "average" and spec.rounds == 1 and spec.init is None:
-        return (_POOR, *traps(found, layout))
+    poor = spec.strategy == "average" and spec.slots > 1 and spec.rounds == 1 and spec.init is None
     crowded = (f"{spec.slots} processes share the {cores} cores of this machine.",) if crowd else ()
-    return (*crowded, *traps(found, layout))
+    return (*([_POOR] if poor else []), *crowded, *traps(found, layout))
 
 
 def _command(spec: Spec, folder: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -169,6 +169,13 @@ def _check_file(folder: Path, name: str, *, may_be_folder: bool = False) -> None
         raise UsageError(f"There is no {name} in {folder}.", _similar(folder, name))
     if not os.access(path, os.R_OK):
         raise UsageError(f"{name} can't be read.", "Check its permissions.")
+
+
+def _check_writable(path: Path) -> None:
+    """Better now than when the training is done."""
+    folder = next(each for each in path.parents if each.exists())
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"{path} can't be written.", "Choose another file with --save.")
 
 
 def _similar(folder: Path, name: str) -> str:

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from pumasi.agent.agent import kill_family
 from pumasi.core import kubewords
 from pumasi.core.command import script_of
 from pumasi.core.flows import average
-from pumasi.core.flows.catalogue import VARIABLES, flow_of, sent
-from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
+from pumasi.core.flows.catalogue import flow_of, sent
+from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, program_of
 from pumasi.core.outcome import Outcome, Verdict
+from pumasi.core.placeholders import VARIABLES
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
 from pumasi.core.spec import DEFAULTS, Spec, parse_spec, run_name
@@ -153,21 +155,25 @@ def preview(spec: Spec) -> dict[str, Any]:
     nothing is held."""
     from pumasi.pools.local import make_pool
 
-    program = find_program(spec, os.environ)
     home = default_home(os.environ)
-    pool = make_pool(spec, home)
-    placement = plan(asyncio.run(pool.nodes()), spec.slots).placement
-    nodes = chief_first(placement)
+    spec, program, _ = prepare(spec, home)
     run_id = f"{run_name(spec)}-xxxxx"
-    folder = str(runs_folder(home) / run_id)
-    attempt = Attempt(run_id, 0, placement, {}, "", "", folder, pool.addresses(nodes))
-    gang = gang_of(spec, program, attempt)
-    configs = agent_configs(spec, program, attempt, gang)
-    return {
+    told = {
         "spec": {name: value for name, value in spec.dump().items() if value != DEFAULTS[name]},
         "framework": program.framework,
         "because": program.because,
         "notes": list(program.notes),
+    }
+    if spec.strategy != "together":
+        return {**told, "tasks": list(_tasks(spec, program, _folder_of(spec, home, run_id)))}
+    pool = make_pool(spec, home)
+    placement = plan(asyncio.run(pool.nodes()), spec.slots).placement
+    nodes = chief_first(placement)
+    attempt = Attempt(run_id, 0, placement, {}, "", "", _folder_of(spec, home, run_id), pool.addresses(nodes))
+    gang = gang_of(spec, program, attempt)
+    configs = agent_configs(spec, program, attempt, gang)
+    return {
+        **told,
         "placement": placement,
         "chief": nodes[0],
         "launcher": configs[0]["launcher"],
@@ -177,6 +183,26 @@ def preview(spec: Spec) -> dict[str, Any]:
             for rank in config["ranks"]
         ],
     }
+
+
+def _folder_of(spec: Spec, home: Path, run_id: str) -> str:
+    if spec.pool == "local":
+        return str(runs_folder(home) / run_id)
+    from pumasi.kube.manifests import folder_of
+
+    return folder_of(spec, run_id)
+
+
+def _tasks(spec: Spec, program: Program, folder: str) -> Iterator[dict[str, Any]]:
+    """Those of one round: all are alike."""
+    flow = flow_of(replace(spec, rounds=1), folder)
+    ended: dict[str, Outcome] = {}
+    while flow.outcome(ended) is None:
+        names = [name for name in flow.next(ended) if name not in ended]
+        for name in names:
+            work = flow.work(name, ended)
+            yield {"task": name, "command": program_of(program, work).command, "env": {**spec.env, **work.env}}
+        ended |= dict.fromkeys(names, Outcome(Verdict.DONE))
 
 
 def prepare(spec: Spec, home: Path) -> tuple[Spec, Program, bytes]:

@@ -135,6 +135,82 @@ def test_only_models_of_attempts_that_came_to_their_end_are_read(place: Workplac
     assert place.last()["outcome"]["reason"] == "Left out: trainer 0."
 
 
+def test_a_run_that_left_somebody_out_tells_it_everywhere(place: Workplace) -> None:
+    words = ("--slots", "2", "--best", *JUDGE, "--save", "final.npz", *COMMAND, "--fail", "1-1")
+    done = place.run(*RUN, *words)
+    assert done.returncode == 0, done.stderr
+    final, *_, remark = done.stderr.partition("The final model: ")[2].partition("pumasi: ")[0].splitlines()
+    assert final == "final.npz (model 0 of round 1)"
+    assert remark.strip() == "Left out: trainer 1."
+    assert "is done" in done.stderr
+    assert "accuracy 0" in done.stderr.splitlines()[-3]
+    shown = place.run("show").stdout
+    happened = [line.split(maxsplit=1)[1] for line in shown.partition(" events:\n")[2].splitlines()]
+    assert any(line.startswith("2 trainers apart, one round of averaging") for line in happened)
+    assert "train-1-0: 1 slot on this machine" in happened
+    assert "train-1-0 is done" in happened
+    assert any(line.startswith("train-1-1: starting again (attempt 2)") for line in happened)
+    assert any(line.startswith("train-1-1 failed: The program") for line in happened)
+    assert happened[-1] == "done: Left out: trainer 1."
+    assert place.run("metrics").stdout.split()[:2] == ["task", "accuracy"]
+    assert "evaluate-1-average" in place.run("metrics", "--name", "accuracy").stdout
+
+
+def test_a_step_that_fails_says_what_is_wrong_once_and_where_to_look(place: Workplace) -> None:
+    (place.folder / "reviews.npz").write_bytes(b"no zip")
+    done = place.run(*RUN, "--slots", "2", "--split", "reviews.npz", *COMMAND, *DATA)
+    assert done.returncode == 1
+    assert done.stderr.count("[data] reviews.npz is no .npz file") == 1
+    assert "failed after" in done.stderr
+    assert "The data could not be prepared." in done.stderr
+    assert f"pumasi logs {place.last()['id']} --task data" in done.stderr
+    assert "starting again" not in done.stderr
+
+
+def test_a_stop_is_told_as_a_stop(place: Workplace) -> None:
+    process = place.start(*RUN, "--slots", "2", *COMMAND, env={"SLOW": "1"})
+    wait_for(lambda: len(_tasks(place, "running")) == 2, "the trainers")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 5
+    assert place.last()["outcome"]["reason"] == "Stopped on request."
+    assert said.count("train-1-0") == 1
+
+
+def test_a_dry_run_shows_every_task_with_its_command(place: Workplace) -> None:
+    words = ("--slots", "2", "--split", "reviews.npz", "--rounds", "3", *COMMAND, *DATA)
+    told = json.loads(place.run(*RUN, "--dry-run", "--json", *words).stdout)
+    tasks = {task["task"]: task for task in told["tasks"]}
+    assert list(tasks) == ["data", "train-1-0", "train-1-1", "average-1", "save"]
+    assert tasks["train-1-1"]["command"][-1].endswith("/data/1.npz")
+    assert tasks["train-1-1"]["env"] == {"WORKER_NUMBER": "2"}
+    assert place.runs() == []
+
+
+def test_a_file_can_not_train_apart(place: Workplace) -> None:
+    (place.folder / "pumasi.yaml").write_text("strategy: average\nvolume: files\n")
+    done = place.run("render", *COMMAND)
+    assert done.returncode == 2
+    assert "A file can't be a run with the strategy average" in done.stderr
+
+
+def test_an_attempt_goes_on_from_the_checkpoint_of_the_one_before(place: Workplace) -> None:
+    place.script(
+        """
+        import os, sys
+        import numpy as np
+        checkpoint = os.path.join(os.environ["PUMASI_CHECKPOINT_DIR"], "w.npz")
+        if not os.path.exists(checkpoint):
+            np.savez(checkpoint, w=[float(sys.argv[2]), 1.0])
+            sys.exit("out of patience")
+        os.rename(checkpoint, sys.argv[1])
+        """
+    )
+    done = place.run(*RUN, "--slots", "2", "--save", "final.npz", "train.py", "{model}.npz", "{index}")
+    assert done.returncode == 0, done.stderr
+    assert weights(place.folder / "final.npz") == [0.5, 1]
+
+
 def test_models_of_an_earlier_run_do_not_count(place: Workplace) -> None:
     """Three trainers, and then two on other data, into the same file."""
     options = (*JUDGE, "--save", "final.npz")
@@ -202,7 +278,15 @@ def _tasks(place: Workplace, state: str) -> list[str]:
         (("train.py", "--savemodel", "{modle}"), "{modle} in the command stands for nothing"),
         (("train.py",), "The trainers are not told where to save their models"),
         (("train.py", "--savemodel", "{model}", "--data", "{shard}"), "{shard} in the command stands for nothing"),
-        (("--split", "no.npz", *COMMAND), "There is no no.npz in"),
+        (("--split", "no.npz", *COMMAND, *DATA), "There is no no.npz in"),
+        (("--split", "reviews.npz", *COMMAND), "The trainers are not told where their data is"),
+        (("--rounds", "2", "train.py", "{model}"), "The trainers are not told which model to begin with"),
+        (("--init", "no.npz", *COMMAND), "There is no no.npz in"),
+        (("--evaluate", "evaluate.py {shard} {model}", *COMMAND), "{shard} in the command stands for nothing"),
+        (("--save", "final.h5", *COMMAND), "--save final.h5 is of another format than the models"),
+        (("--save", "train.py/final.npz", *COMMAND), "train.py/final.npz can't be written"),
+        (("--best", *COMMAND), "--best has nothing to compare the models by"),
+        (("train.py", "{model}", "{{BATCH}}"), "Give it a value: --env BATCH=3"),
         (("--evaluate", "no.py {model}", *COMMAND), "There is no no.py in"),
         (("--evaluate", "evaluate.py", *COMMAND), "--evaluate does not name the model"),
     ],

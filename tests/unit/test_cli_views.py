@@ -139,6 +139,25 @@ def test_waiting_notes_and_restarts_are_told_as_they_happen(capsysbinary: pytest
     ]
 
 
+def task_event(board: Board, kind: str, task: str, number: int, **data: Any) -> None:
+    board.event(100.0, kind, {"task": task, "numbers": [number, 1], "attempt": 0, **data})
+
+
+def test_of_several_tasks_those_that_run_are_shown_by_name() -> None:
+    board = Board()
+    seats = [{"rank": 0, "node": "this", "role": "worker", "pid": 7}]
+    for number in range(2):
+        task_event(board, "starting", f"train-1-{number}", number)
+        task_event(board, "running", f"train-1-{number}", number, ranks=seats)
+    assert "running · 0:00 · 2 tasks: 2 running" in live.draw(board, {}, 100.0, 80, 24)[-1]
+    task_event(board, "restarting", "train-1-1", 1, reason="It failed.")
+    assert (board.phase, board.reason, board.attempt) == ("running", "", 0)
+    assert live.draw(board, {}, 100.0, 80, 24)[-1].endswith("running · 0:00 · train-1-0")
+    task_event(board, "task ended", "train-1-0", 0)
+    task_event(board, "starting", "average-1", 2)
+    assert board.phase == "starting"
+
+
 def test_a_plan_for_several_nodes_says_what_goes_where(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     gpus = {"node-0": ["GPU-1", "GPU-2"], "node-1": ["GPU-3"]}
     plan = {**PLANNED, "placement": {"node-0": 2, "node-1": 1}, "chief": "node-1", "gpus": gpus, "framework": "none"}

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pumasi.core.flows import MAIN
-from pumasi.core.flows.average import Average, suffix_of, winner, without_suffix
+from pumasi.core.flows.average import SUFFIXES, Average, suffix_of, winner, without_suffix
 from pumasi.core.outcome import Outcome, Verdict
+from pumasi.errors import SpecError
+from pumasi.models import formats
 
 DONE = Outcome(Verdict.DONE)
 FAILED = Outcome(Verdict.FAILED, "Rank 0 failed, with exit code 1.", "Look.", rank=0, code=1)
@@ -110,6 +112,9 @@ def test_a_trainer_that_failed_is_left_out_and_named_and_the_next_round_has_all_
     outcome = FLOW.outcome(ended)
     assert outcome is not None
     assert (outcome.verdict, outcome.reason) == (Verdict.DONE, "Left out: trainer 1 of round 1.")
+    report = FLOW.report(ended)
+    assert report is not None
+    assert report["remarks"][-1] == outcome.reason
 
 
 def test_models_count_by_the_samples_that_they_have_seen_where_the_data_was_divided() -> None:
@@ -129,14 +134,37 @@ def test_too_few_models_end_the_run_with_the_first_reason() -> None:
     assert fresh(FLOW, ended) == []
 
 
-def test_a_run_that_was_stopped_is_no_run_with_too_few_models() -> None:
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("data", "The data could not be prepared."),
+        ("average-2", "The models of round 2 could not be averaged."),
+        ("save", "The final model could not be saved."),
+    ],
+)
+def test_what_nothing_goes_on_without_ends_the_run_with_its_reason(task: str, said: str) -> None:
+    outcome = FLOW.outcome(play(FLOW, {task: FAILED}))
+    assert outcome == replace(FAILED, reason=f"{said} {FAILED.reason}", task=task)
+
+
+@pytest.mark.parametrize("task", ["data", "train-1-0", "average-1", "save"])
+def test_a_run_that_was_stopped_ended_for_no_other_reason(task: str) -> None:
     stopped = Outcome(Verdict.STOPPED, "Stopped on request.")
-    assert FLOW.outcome(play(FLOW, dict.fromkeys(FLOW.trainers(1), stopped))) == stopped
+    assert replace(FLOW, least=3).outcome(play(replace(FLOW, least=3), {task: stopped})) == stopped
 
 
-@pytest.mark.parametrize("task", ["data", "average-1", "average-2", "save"])
-def test_what_nothing_goes_on_without_ends_the_run_with_its_reason(task: str) -> None:
-    assert FLOW.outcome(play(FLOW, {task: FAILED})) == FAILED
+def test_only_trainers_are_tried_again_unless_a_machine_was_lost() -> None:
+    lost = Outcome(Verdict.LOST)
+    for task in ("data", "average-1", "evaluate-1-0", "save"):
+        assert not FLOW.tries_again(task, FAILED)
+        assert FLOW.tries_again(task, lost)
+    assert FLOW.tries_again("train-1-0", FAILED)
+
+
+def test_a_result_that_could_not_be_saved_is_told_where_it_is() -> None:
+    report = FLOW.report(play(FLOW, {"save": FAILED}))
+    assert report is not None
+    assert report["final"] == "/run/round-2/average.h5"
 
 
 def test_an_evaluation_that_fails_costs_a_figure_and_nothing_else() -> None:
@@ -190,6 +218,26 @@ def test_less_of_a_loss_is_better_and_accuracy_comes_first() -> None:
     assert winner([score._replace(metrics={}) for score in scores]) is None
 
 
+def test_that_nothing_was_measured_by_which_to_name_a_best_is_told() -> None:
+    report = FLOW.report(play(FLOW))
+    assert report is not None
+    assert report["winner"] is None
+    assert report["remarks"] == [
+        "No best is named: no evaluation printed accuracy, acc, auc, f1, loss, as in: accuracy: 0.93"
+    ]
+    measured = FLOW.report(scored())
+    assert measured is not None
+    assert measured["remarks"] == []
+
+
+def test_what_was_not_measured_can_not_win() -> None:
+    """An evaluation that understands no folder fails for the ensemble; a model that diverged has no loss."""
+    scores = FLOW.scores(play(FLOW))[:3]
+    measures: list[dict[str, float]] = [{}, {"loss": float("nan")}, {"loss": 0.3}]
+    scores = [score._replace(metrics=metrics) for score, metrics in zip(scores, measures, strict=True)]
+    assert winner(scores) is scores[2]
+
+
 LOSSES = ({"loss": 0.3}, {"loss": 0.2, "accuracy": 0.5})
 
 
@@ -206,3 +254,11 @@ def test_what_stands_after_the_model_is_the_suffix_of_its_file() -> None:
     assert suffix_of(["train.py", "--savemodel", "{model}"]) == ".h5"
     assert suffix_of(["train.py", "--savemodel={model}.weights.h5"]) == ".weights.h5"
     assert without_suffix(["--out={model}.pt", "x.pt"], ".pt") == ("--out={model}", "x.pt")
+    assert suffix_of(["--log", "{model}.log", "--out", "{model}"]) == ".h5"
+    assert suffix_of(["--about", "{model}.pt.json"]) == ".pt"
+    with pytest.raises(SpecError, match=r"\{model\}\.ptx is of no format that can be averaged"):
+        suffix_of(["{model}.ptx"])
+
+
+def test_what_can_be_averaged_is_what_models_can_be() -> None:
+    assert {f".{suffix.rpartition('.')[2]}" for suffix in SUFFIXES} == set(formats.SUFFIXES)

@@ -892,7 +892,7 @@ class Agent:
 
     def run(self) -> int:
         self.watch_signals()
-        for note in self.config.get("notes", ()):
+        for note in make_checkpoint_folders(self.config["ranks"]):
             self.output.say(event="note", text=note)
         try:
             self.open_star()
@@ -1494,7 +1494,6 @@ def pod() -> Message:
     os.makedirs(config["cwd"], exist_ok=True)
     with contextlib.suppress(OSError):
         os.makedirs(os.environ.get("HOME") or "/", exist_ok=True)
-    config["notes"] = make_checkpoint_folders(config["ranks"])
     unpack(packed_code(), config["cwd"])
     return config
 

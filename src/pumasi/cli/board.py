@@ -18,6 +18,10 @@ _PHASES = {
 }
 
 
+_BEFORE = frozenset(("waiting", "starting", "restarting"))
+"""Of one of several tasks, this says nothing about those that run."""
+
+
 class RankRow:
     __slots__ = ("epoch", "node", "role", "state", "step", "values")
 
@@ -54,22 +58,28 @@ class Board:
         if self.began is None:
             self.began = at
         self.run = data.get("run", self.run)
-        self.phase = _PHASES.get(kind, self.phase)
-        self.attempt = data.get("attempt", self.attempt)
-        if kind in ("waiting", "restarting", "ending"):
-            self.reason = str(data.get("reason") or data.get("why") or "")
-        elif kind == "starting" and "numbers" in data:
+        self._follow(kind, data)
+        if kind == "starting" and "numbers" in data:
             self._name(data)
         elif kind == "running":
             self._start(data)
         elif kind == "rank ended" and (number := _first(data) + data["rank"]) in self.ranks:
             self.ranks[number].state = rank_end(data)
-        elif kind == "task ended":
+        elif kind in ("task ended", "restarting") and "task" in data:
             self._clear(data["task"])
         elif kind == "finished":
             self.phase = str(data["verdict"])
             for row in self.ranks.values():
                 row.state = "gone" if row.state == "running" else row.state
+
+    def _follow(self, kind: str, data: Mapping[str, Any]) -> None:
+        if "task" not in data:
+            self.attempt = data.get("attempt", self.attempt)
+        elif self.ranks and kind in _BEFORE:
+            return
+        self.phase = _PHASES.get(kind, self.phase)
+        if kind in ("waiting", "restarting", "ending"):
+            self.reason = str(data.get("reason") or data.get("why") or "")
 
     def reading(self, rank: int, reading: Reading) -> None:
         row = self.ranks.setdefault(rank, RankRow("", ""))
@@ -94,7 +104,7 @@ class Board:
             self.labels[first + rank] = data["task"] if ranks == 1 else f"{data['task']}:{rank}"
 
     def _clear(self, task: str) -> None:
-        """Of a task that has ended only its last metrics stay."""
+        """What is over is shown no longer."""
         for number in [number for number in self.ranks if self.label(number).partition(":")[0] == task]:
             del self.ranks[number]
 

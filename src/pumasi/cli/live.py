@@ -182,6 +182,8 @@ def _status(board: Board, now: float, room: int, *, with_metrics: bool) -> Text:
         parts.append(board.reason)
     if len(board.ranks) > 1:
         parts.append(_summary(board))
+    else:
+        parts += [board.labels[number] for number in board.ranks if number in board.labels]
     if with_metrics:
         parts.append(notable(board.metrics(), most=4))
     text = _plain(fit(" · ".join(clean(part) for part in parts if part), room))
@@ -195,7 +197,8 @@ def _summary(board: Board) -> str:
     states: dict[str, int] = {}
     for row in board.ranks.values():
         states[row.state] = states.get(row.state, 0) + 1
-    return f"{count(len(board.ranks), 'rank')}: " + ", ".join(f"{number} {state}" for state, number in states.items())
+    what = "task" if board.labels else "rank"
+    return f"{count(len(board.ranks), what)}: " + ", ".join(f"{number} {state}" for state, number in states.items())
 
 
 def _table(board: Board, rows: Mapping[int, RankRow], unfinished: Mapping[int, str], room: int) -> Table:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pumasi.cli.board import replayed
+from pumasi.cli.board import Board, replayed
 from pumasi.cli.output import columns, say, show, show_json
 from pumasi.cli.parsing import Arguments, closest
 from pumasi.cli.runs import find_run, open_store
@@ -52,7 +52,7 @@ def main(arguments: Arguments) -> int:
         if arguments.has("json"):
             show_json([{**row._asdict(), "value": finite(row.value)} for row in rows])
         else:
-            show(_curves(rows))
+            show(_curves(rows, replayed(store.events(record.id))))
     else:
         _show_last(store, record.id, as_json=arguments.has("json"))
     return 0
@@ -71,7 +71,7 @@ def _show_last(store: Store, run_id: str, *, as_json: bool) -> None:
     if as_json:
         show_json({str(rank): {name: finite(value) for name, value in row.items()} for rank, row in last.items()})
     elif last:
-        show(_last_table(last, columns(), replayed(store.events(run_id)).label))
+        show(_last_table(last, columns(), replayed(store.events(run_id))))
     else:
         say(
             f"{run_id} has measured nothing.",
@@ -79,19 +79,20 @@ def _show_last(store: Store, run_id: str, *, as_json: bool) -> None:
         )
 
 
-def _last_table(last: Mapping[int, Mapping[str, float]], room: int, label: Callable[[int], str]) -> list[str]:
+def _last_table(last: Mapping[int, Mapping[str, float]], room: int, board: Board) -> list[str]:
     """A column for each metric; where these are too many for the terminal, a line for each."""
+    label, head = board.label, _head(board)
     names = sorted({name for row in last.values() for name in row}, key=importance)
     rows = [
         (label(rank), *(number(row[name]) if name in row else "" for name in names))
         for rank, row in sorted(last.items())
     ]
-    heads = ("rank", *names)
+    heads = (head, *names)
     wide = table(heads, rows, 10**6, right=range(len(heads)))
     if width(wide[0]) <= room:
         return wide
     return table(
-        ("rank", "metric", "value"),
+        (head, "metric", "value"),
         [(label(rank), name, number(row[name])) for rank, row in sorted(last.items()) for name in names if name in row],
         room,
         right=(0, 2),
@@ -99,14 +100,14 @@ def _last_table(last: Mapping[int, Mapping[str, float]], room: int, label: Calla
     )
 
 
-def _curves(rows: Sequence[MetricRow]) -> list[str]:
-    """A line for each rank: the curve, and the values that one asks for first."""
+def _curves(rows: Sequence[MetricRow], board: Board) -> list[str]:
+    """A line for each rank, or task: the curve, and the values that one asks for first."""
     by_rank: dict[int, list[float]] = {}
     for row in rows:
         by_rank.setdefault(row.rank, []).append(row.value)
     cells = [
         (
-            str(rank),
+            board.label(rank),
             sparkline(values, _CURVE),
             *(number(value) for value in (values[0], values[-1], min(values), max(values))),
             str(len(values)),
@@ -114,8 +115,16 @@ def _curves(rows: Sequence[MetricRow]) -> list[str]:
         for rank, values in sorted(by_rank.items())
     ]
     return table(
-        ("rank", "", "first", "last", "least", "most", "values"), cells, columns(), right=(0, 2, 3, 4, 5, 6), flexible=1
+        (_head(board), "", "first", "last", "least", "most", "values"),
+        cells,
+        columns(),
+        right=(0, 2, 3, 4, 5, 6),
+        flexible=1,
     )
+
+
+def _head(board: Board) -> str:
+    return "task" if board.labels else "rank"
 
 
 def _show_csv(rows: Iterable[MetricRow]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pumasi.cli import sentences
 from pumasi.cli.output import columns, is_colourful, paint, paint_row, say, show, show_json
@@ -135,8 +135,9 @@ def _row_values(row: Row, now: float) -> dict[str, object]:
 
 
 def _last_metrics(store: Store, record: RunRecord) -> dict[str, float]:
-    """Those of the first rank that has some."""
-    return next(iter(store.last_metrics(record.id).values()), {})
+    """Those of the result, where several tasks make one; else of the first rank that has some."""
+    told: Any = (record.outcome or {}).get("metrics")
+    return told or next(iter(store.last_metrics(record.id).values()), {})
 
 
 def _described(store: Store, record: RunRecord) -> dict[str, object]:

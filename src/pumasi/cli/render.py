@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pumasi.cli.output import say
 from pumasi.cli.parsing import Arguments
+from pumasi.cli.run import APART, flags_of
 from pumasi.cli.run import VERB as RUN
-from pumasi.cli.run import flags_of
 from pumasi.cli.verbs import JSON, Option, Verb
 from pumasi.errors import UsageError
 
@@ -41,7 +41,7 @@ VERB = Verb(
         Option(("-o", "--output"), "write to this file instead of stdout", "FILE", group=_FILE),
         Option(("--name",), "the name of the Job (default: the script's)", "NAME", group=_FILE),
         JSON._replace(help="write JSON", group=_FILE),
-        *(option for option in RUN.options if option.key not in _NOT_HERE),
+        *(option for option in RUN.options if option.key not in _NOT_HERE and option.group != APART),
     ),
     takes=(0, None),
     passes_on=True,
@@ -62,6 +62,11 @@ def main(arguments: Arguments) -> int:
     pods = _pods(arguments)
     flags = {key: value for key, value in flags_of(arguments).items() if key not in ("pods", "output")}
     spec = build_spec({**flags, "on": "k8s"}, Path.cwd(), os.environ)
+    if spec.strategy != "together":
+        raise UsageError(
+            f"A file can't be a run with the strategy {spec.strategy}: somebody has to start one task after the other.",
+            "In the cluster, without this machine, it runs with: pumasi run --on k8s -d",
+        )
     program = find_program(spec, os.environ)
     objects = render(spec, program, agent_text(), _packed(spec, arguments.last("output")), pods)
     _write(arguments.last("output"), _text(spec, objects, as_json=arguments.has("json")))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FRAMEWORKS = ("auto", "none", "tensorflow", "torch", "jax", "horovod", "mpi")
 _PROCESSES = "How many, and where"
-_APART = "Training apart (--strategy average)"
+APART = "Training apart (--strategy average)"
 _WIRING = "How they find each other"
 _LIFE = "How long"
 _OUTPUT = "What you see"
@@ -59,16 +59,16 @@ VERB = Verb(
             "together (default): one model; average: copies that are averaged",
             "NAME",
             ("together", "average"),
-            _APART,
+            APART,
         ),
-        Option(("--split",), "each trainer gets its share of this data: {shard}", "FILE", group=_APART),
-        Option(("--copy",), "each trainer gets a copy of this data: {shard}", "FILE", group=_APART),
-        Option(("--rounds",), "average so many times, and train on from there: {init} (default: 1)", "N", group=_APART),
-        Option(("--init",), "the model to begin with: {init} in the first round", "FILE", group=_APART),
-        Option(("--evaluate",), 'what measures a model: "evaluate.py --modelpath {model}"', "COMMAND", group=_APART),
-        Option(("--min-models",), "the fewest models to average (default: half of them)", "N", group=_APART),
-        Option(("--best",), "keep the best model, not the last average", group=_APART),
-        Option(("--save",), "where the final model goes (default: the run's folder)", "FILE", group=_APART),
+        Option(("--split",), "each trainer gets its share of this data: {shard}", "FILE", group=APART),
+        Option(("--copy",), "each trainer gets a copy of this data: {shard}", "FILE", group=APART),
+        Option(("--rounds",), "average so many times, and train on from there: {init} (default: 1)", "N", group=APART),
+        Option(("--init",), "the model to begin with: {init} in the first round", "FILE", group=APART),
+        Option(("--evaluate",), 'what measures a model: "evaluate.py --modelpath {model}"', "COMMAND", group=APART),
+        Option(("--min-models",), "the fewest models to average (default: half of them)", "N", group=APART),
+        Option(("--best",), "keep the best model, not the last average", group=APART),
+        Option(("--save",), "where the final model goes (default: the run's folder)", "FILE", group=APART),
         Option(
             ("--framework",),
             "auto (default), none, tensorflow, torch, jax, horovod or mpi",
@@ -157,7 +157,7 @@ def main(arguments: Arguments) -> int:
 
     spec = build_spec(flags_of(arguments), Path.cwd(), os.environ)
     if arguments.has("dry-run"):
-        if spec.pool != "local":
+        if spec.pool != "local" and spec.strategy == "together":
             return _preview_there(spec, arguments)
         return _preview(spec, as_json=arguments.has("json"))
     if arguments.has("detach"):

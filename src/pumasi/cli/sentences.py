@@ -22,7 +22,7 @@ _VERDICTS = {
 
 def plan_line(run: str, data: Mapping[str, Any]) -> str:
     """train-x7k2p · 4 slots on this machine · torch (train.py imports torch) · python 3.11 (.venv)"""
-    parts = [run, _where(data), _framework(data), _gpus(data)]
+    parts = [run, where(data), _framework(data), _gpus(data)]
     parts.append(_interpreter(str(data.get("python") or "")))
     return " · ".join(part for part in parts if part)
 
@@ -40,23 +40,28 @@ def report_lines(data: Mapping[str, Any]) -> list[str]:
     rows = [
         (
             str(score["round"]),
-            _MODELS.get(score["model"], f"model {score['model']}"),
+            _model(score["model"]),
             *(number(score["metrics"][name]) if name in score["metrics"] else "–" for name in names),
             "◄ best" if won == {"round": score["round"], "model": score["model"]} else "",
         )
         for score in scores
     ]
-    final = f"The final model: {data['final']}"
-    if not rows or not names:
-        return [final]
-    right = (0, *range(2, 2 + len(names)))
-    return [final, *table(("round", "model", *names, ""), rows, 10**6, right=right)]
+    best = data.get("best")
+    which = f" ({_model(best['model'])} of round {best['round']})" if best else ""
+    lines = [f"The final model: {data['final']}{which}"]
+    if names:
+        lines += table(("round", "model", *names, ""), rows, 10**6, right=(0, *range(2, 2 + len(names))))
+    return [*lines, *data.get("remarks", ())]
+
+
+def _model(who: str) -> str:
+    return _MODELS.get(who, f"model {who}")
 
 
 _MODELS = {"average": "the average", "ensemble": "the ensemble"}
 
 
-def _where(data: Mapping[str, Any]) -> str:
+def where(data: Mapping[str, Any]) -> str:
     placement, chief = data.get("placement") or {}, data.get("chief")
     slots = count(sum(placement.values()), "slot")
     if data.get("unplaced"):
@@ -98,8 +103,7 @@ def phase_line(kind: str, data: Mapping[str, Any]) -> str:
     if kind == "waiting":
         return f"{_task(data)}waiting: {data['reason']}"
     if kind == "task ended":
-        bad = data["verdict"] != "done"
-        return f"{data['task']} {_VERDICTS.get(data['verdict'], data['verdict'])}: {data['reason']}" if bad else ""
+        return task_end(data) if data["verdict"] in ("failed", "lost") else ""
     if kind == "running" and "task" in data:
         return ""
     if kind == "running":
@@ -110,8 +114,15 @@ def phase_line(kind: str, data: Mapping[str, Any]) -> str:
     if kind == "gap":
         return f"{count(data['lines'], 'line')} of rank {data['rank']} were lost: the log went faster than it was read"
     if kind == "ending":
-        return f"ending: {data['why']}" if data.get("why") else "ending"
+        return f"{_task(data)}ending: {data['why']}" if data.get("why") else f"{_task(data)}ending"
     return ""
+
+
+def task_end(data: Mapping[str, Any]) -> str:
+    """train-1-2 failed: The program …"""
+    verdict = data["verdict"]
+    said = f"{data['task']} {_VERDICTS.get(verdict, verdict)}"
+    return said if verdict == "done" else f"{said}: {data['reason']}"
 
 
 def _task(data: Mapping[str, Any]) -> str:
@@ -148,11 +159,12 @@ def end_details(run: str, data: Mapping[str, Any], words: Sequence[str] | None, 
 def next_commands(run: str, data: Mapping[str, Any], words: Sequence[str] | None, has_metrics: bool) -> list[str]:
     """The two commands that one would want next. `words` are those that `pumasi run` was started with."""
     verdict = data["verdict"]
-    rank = f" --rank {data['rank']}" if data.get("rank") is not None else ""
-    logs = f"pumasi logs {run}{rank}"
+    which = f" --rank {data['rank']}" if data.get("rank") is not None else ""
+    which = f" --task {data['task']}" if data.get("task") else which
+    logs = f"pumasi logs {run}{which}"
     if verdict == "done":
         return [logs, f"pumasi metrics {run}" if has_metrics else f"pumasi show {run}"]
     has_culprit = data.get("rank") is not None or data.get("node") is not None
-    if verdict == "lost" and has_culprit and words is not None and "--restarts" not in words:
+    if verdict == "lost" and has_culprit and not data.get("task") and words is not None and "--restarts" not in words:
         return [logs, f"pumasi run --restarts 3 {shlex.join(words)}"]
     return [logs, f"pumasi show {run}"]

@@ -140,21 +140,37 @@ def _happened(events: Sequence[EventRow]) -> list[str]:
     lines = []
     for event in events:
         time_of_day = time.strftime("%H:%M:%S", time.localtime(event.at))
-        lines.append(f"  {time_of_day}  {clean(_event_line(event))}")
-    return ["", f"{count(len(events), 'event')}:", *lines] if lines else []
+        if told := _event_line(event):
+            lines.append(f"  {time_of_day}  {clean(told)}")
+    return ["", f"{count(len(lines), 'event')}:", *lines] if lines else []
 
 
 def _event_line(event: EventRow) -> str:
-    data = event.data
+    data: dict[str, Any] = event.data
+    if event.kind == "finished":
+        return f"{data.get('verdict')}: {data.get('reason') or ''}".rstrip(": ")
+    if event.kind == "flow":
+        return sentences.flow_line("", data)
+    if event.kind == "report":
+        return ""
+    if "task" in data:
+        return _task_line(event.kind, data)
     if event.kind == "planned":
         return f"planned: {sentences.plan_line('', data)}"
     if event.kind == "rank ended":
         return f"rank {data.get('rank')} ended: {_end(data)}"
-    if event.kind == "finished":
-        return f"{data.get('verdict')}: {data.get('reason') or ''}".rstrip(": ")
     if event.kind == "starting":
         return f"starting attempt {int(str(data.get('attempt', 0))) + 1}"
     return sentences.phase_line(event.kind, data) or event.kind
+
+
+def _task_line(kind: str, data: dict[str, Any]) -> str:
+    """Of one of several tasks: where it starts, how it ends, and what went wrong on the way."""
+    if kind == "planned":
+        return f"{data['task']}: {sentences.where(data)}"
+    if kind == "task ended":
+        return sentences.task_end(data)
+    return sentences.phase_line(kind, data)
 
 
 def _end(data: dict[str, object]) -> str:

@@ -124,7 +124,7 @@ def event_words(run: str, kind: str, data: Mapping[str, Any]) -> list[str]:
 
 
 def end_words(board: Board, at: float, data: Mapping[str, Any], words: Sequence[str] | None) -> list[str]:
-    metrics = board.metrics()
+    metrics = data.get("metrics") or board.metrics()
     line = sentences.end_line(board.run, data, board.elapsed(at), metrics)
     return [line, *sentences.end_details(board.run, data, words, bool(metrics))]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pumasi.core.flows import MAIN
+from pumasi.core.flows import MAIN, Work
 from pumasi.core.frameworks import Gang, chief_ports, decides, environment, hostfile, settle_see_gpus
+from pumasi.core.placeholders import fill
 from pumasi.core.ranks import Rank, RankTable, rank_table
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ class Program(NamedTuple):
     notes: tuple[str, ...] = ()
     parts: Mapping[str, tuple[str, ...]] = {}
     makes: tuple[str, str] | None = None
+
+
+def program_of(program: Program, work: Work) -> Program:
+    """What the ranks of one of several tasks run."""
+    command = program.parts.get(work.program, program.command)
+    return program._replace(command=(*fill(command, work.values), *work.arguments), makes=work.makes)
 
 
 class Attempt(NamedTuple):

@@ -336,7 +336,7 @@ def _outcome_of(task: TaskState, event: Ended) -> Outcome:
 
 def _restart_or_end(state: RunState, task: TaskState, outcome: Outcome, at: float, spends: bool) -> TaskStep:
     left = task.restarts < state.policy.restarts if spends else task.free_restarts < FREE_RESTARTS
-    if outcome.verdict not in _RESTARTABLE or not left:
+    if outcome.verdict not in _RESTARTABLE or not left or not state.flow.tries_again(task.name, outcome):
         return task.ended(outcome), ()
     if state.closing is not None:
         return task.ended(state.closing), ()

@@ -32,7 +32,8 @@ _EXIT_CODES = {
 @dataclass(frozen=True)
 class Outcome:
     """`reason` is one sentence that names rank, node and cause; `hint` says what to do; `tail` is the end of the log of
-    the rank that failed first; `metrics` are the last ones of the first rank, of a task among several."""
+    the rank that failed first; `metrics` are the last ones of the first rank, of a task among several; `task` is the
+    one that decided it, where there are several."""
 
     verdict: Verdict
     reason: str = ""
@@ -43,10 +44,12 @@ class Outcome:
     signal: str | None = None
     tail: tuple[str, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+    task: str = ""
 
     def told(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {**asdict(self), "verdict": self.verdict.value, "tail": list(self.tail)}
+        told = {**asdict(self), "verdict": self.verdict.value, "tail": list(self.tail)}
+        return told if self.task else {name: value for name, value in told.items() if name != "task"}
 
 
 def outcome_from(told: Mapping[str, Any]) -> Outcome:

@@ -11,6 +11,8 @@ from pumasi.errors import SpecError
 _PLACEHOLDER = re.compile(r"\{\{\s*([A-Z][A-Z_]*)\s*\}\}|\{([a-z][a-z_]*)\}")
 OTHER_NAMES = {"INCREMENTAL_NUMBER": "index", "EPOCH": "epoch", "BATCH": "batch", "WORKER_NUMBER": "slots"}
 """How others have written them: {{INCREMENTAL_NUMBER}}."""
+VARIABLES = {"EPOCH": "epoch", "BATCH": "batch"}
+"""Of the environment, and the placeholders that stand for their values."""
 
 
 def names_in(words: Sequence[str]) -> set[str]:
@@ -19,13 +21,15 @@ def names_in(words: Sequence[str]) -> set[str]:
 
 def check(words: Sequence[str], known: Collection[str]) -> None:
     """SpecError for one that stands for nothing."""
-    for name in sorted(names_in(words) - set(known)):
-        shown = f"{{{{{name}}}}}" if name.isupper() else f"{{{name}}}"
+    for match in (match for word in words for match in _PLACEHOLDER.finditer(word) if _name(match) not in known):
+        name = _name(match)
         near = closest(name, sorted(known))
-        hint = (
-            f"Did you mean {{{near}}}?" if near else f"There are {', '.join(f'{{{each}}}' for each in sorted(known))}."
-        )
-        raise SpecError(f"{shown} in the command stands for nothing.", hint)
+        hint = f"There are {', '.join(f'{{{each}}}' for each in sorted(known))}."
+        if name in VARIABLES.values():
+            hint = f"Give it a value: --env {name.upper()}=3"
+        elif near:
+            hint = f"Did you mean {{{near}}}?"
+        raise SpecError(f"{match[0]} in the command stands for nothing.", hint)
 
 
 def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:

@@ -51,6 +51,10 @@ class Flow(ABC):
         """What that attempt of a task is; asked for when `next` has named it, and again when it is adopted."""
         return Work()
 
+    def tries_again(self, task: str, outcome: Outcome) -> bool:
+        """Whether a task that ended like this may start again, if it has restarts left."""
+        return True
+
     def report(self, ended: Mapping[str, Outcome]) -> Mapping[str, Any] | None:
         """What the user should see at the end, besides the outcome; as JSON has it."""
         return None

@@ -11,15 +11,17 @@ from the average. An evaluation that fails costs a figure in the table, and noth
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isnan, nan
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from pumasi.core.flows import MAIN, Flow, Work
 from pumasi.core.outcome import Outcome, Verdict
+from pumasi.errors import SpecError
 
-DATA, AVERAGE, EVALUATE, SAVE = "data", "average", "evaluate", "save"
+DATA, TRAIN, AVERAGE, EVALUATE, SAVE = "data", "train", "average", "evaluate", "save"
 ENSEMBLE = "ensemble"
 SCORES = (("accuracy", 1), ("acc", 1), ("auc", 1), ("f1", 1), ("loss", -1))
 """What names a winner, the first that there is, and whether more of it is better."""
@@ -51,7 +53,7 @@ class Average(Flow):
     # ---- names and places
 
     def trainers(self, number: int) -> list[str]:
-        return [f"train-{number}-{index}" for index in range(self.slots)]
+        return [f"{TRAIN}-{number}-{index}" for index in range(self.slots)]
 
     def model(self, number: int, index: int | str) -> str:
         return f"{self._models(number)}/{index}-model{self.suffix}"
@@ -107,32 +109,43 @@ class Average(Flow):
         for number in range(1, self.rounds + 1):
             if all(name in ended for name in self.trainers(number)) and self._is_short(number, ended):
                 return self._short(number, ended)
-        needed = [DATA, *(f"{AVERAGE}-{number}" for number in range(1, self.rounds + 1)), SAVE]
-        failed = [ended[name] for name in needed if name in ended and not _is_done(name, ended)]
-        if failed:
-            return failed[0]
+        for task, why in self._needed():
+            if task in ended and not _is_done(task, ended):
+                return _blamed(task, why, ended[task])
         if SAVE not in ended:
             return None
         return Outcome(Verdict.DONE, self._summary(ended), metrics=self._winners_metrics(ended))
+
+    def tries_again(self, task: str, outcome: Outcome) -> bool:
+        """Steps and evaluations do the same again; but a machine that is lost is another matter."""
+        return task.startswith(TRAIN) or outcome.verdict is Verdict.LOST
+
+    def _needed(self) -> Iterator[tuple[str, str]]:
+        """Tasks that nothing goes on without, and what it means if one fails."""
+        yield DATA, "The data could not be prepared."
+        for number in range(1, self.rounds + 1):
+            yield f"{AVERAGE}-{number}", f"The models{self._of(number)} could not be averaged."
+        yield SAVE, "The final model could not be saved."
+
+    def _of(self, number: int) -> str:
+        return f" of round {number}" if self.rounds > 1 else ""
 
     def _is_short(self, number: int, ended: Mapping[str, Outcome]) -> bool:
         return len(self._done(number, ended)) < self.least
 
     def _short(self, number: int, ended: Mapping[str, Outcome]) -> Outcome:
         done = self._done(number, ended)
-        bad = next(ended[name] for name in self.trainers(number) if not _is_done(name, ended))
-        if bad.verdict is Verdict.STOPPED:
-            return bad
-        which = f" of round {number}" if self.rounds > 1 else ""
-        reason = (
-            f"{len(done)} of {self.slots} trainers{which} came to their end, and {self.least} are needed. "
-            f"The first that did not: {bad.reason}"
+        first = next(name for name in self.trainers(number) if not _is_done(name, ended))
+        needed = "1 is needed" if self.least == 1 else f"{self.least} are needed"
+        why = (
+            f"{len(done)} of {self.slots} trainers{self._of(number)} came to their end, and {needed}. "
+            "The first that did not:"
         )
-        return Outcome(bad.verdict, reason, bad.hint, bad.rank, bad.node, bad.code, bad.signal, bad.tail)
+        return _blamed(first, why, ended[first])
 
     def _summary(self, ended: Mapping[str, Outcome]) -> str:
         left_out = [
-            f"trainer {index} of round {number}" if self.rounds > 1 else f"trainer {index}"
+            f"trainer {index}{self._of(number)}"
             for number in range(1, self.rounds + 1)
             for index in range(self.slots)
             if index not in self._done(number, ended)
@@ -198,19 +211,31 @@ class Average(Flow):
         if SAVE not in ended:
             return None
         scores = self.scores(ended)
-        won = winner(scores)
-        rows = [{"round": score.round, "model": score.who, "metrics": dict(score.metrics)} for score in scores]
-        best = {"round": won.round, "model": won.who} if won else None
-        return {"scores": rows, "winner": best, "kept": self._kept(ended), "final": self.final}
+        won, best = winner(scores), self._best(ended)
+        kept = self._kept(ended)
+        return {
+            "scores": [{**_named(score), "metrics": dict(score.metrics)} for score in scores],
+            "winner": _named(won) if won else None,
+            "best": _named(best) if best else None,
+            "kept": kept,
+            "final": self.final if _is_done(SAVE, ended) else kept,
+            "remarks": [*([_UNNAMED] if self.evaluated and not won else []), *filter(None, [self._summary(ended)])],
+        }
+
+    def _best(self, ended: Mapping[str, Outcome]) -> Score | None:
+        """What is kept instead of the last average; an ensemble is no file that could be."""
+        return winner([score for score in self.scores(ended) if score.who != ENSEMBLE]) if self.best else None
 
     def _kept(self, ended: Mapping[str, Outcome]) -> str:
-        candidates = [score for score in self.scores(ended) if score.who != ENSEMBLE]
-        won = winner(candidates) if self.best else None
-        return won.path if won else self.averaged(self.rounds)
+        best = self._best(ended)
+        return best.path if best else self.averaged(self.rounds)
 
     def _winners_metrics(self, ended: Mapping[str, Outcome]) -> Mapping[str, float]:
         kept = self._kept(ended)
         return next((score.metrics for score in self.scores(ended) if score.path == kept), {})
+
+
+_UNNAMED = f"No best is named: no evaluation printed {', '.join(name for name, _ in SCORES)}, as in: accuracy: 0.93"
 
 
 class Score(NamedTuple):
@@ -222,13 +247,20 @@ class Score(NamedTuple):
     metrics: Mapping[str, float]
 
 
-_SUFFIX = re.compile(r"\{model\}(\.weights\.h5|\.[a-z0-9]+)")
+SUFFIXES = (".weights.h5", ".h5", ".hdf5", ".keras", ".npz", ".safetensors", ".pt", ".pth")
+"""Of the models that can be averaged."""
+_MODEL = re.compile(r"\{model\}(\.\w[\w.]*)?")
 
 
 def suffix_of(command: Sequence[str]) -> str:
-    """Of the model's file: what stands after {model}, as in {model}.keras."""
-    found = [match[1] for word in command for match in _SUFFIX.finditer(word)]
-    return found[0] if found else ".h5"
+    """Of the model's file: what stands after {model}, as in {model}.keras. SpecError if it can only be another one."""
+    written = [match[1] or "" for word in command for match in _MODEL.finditer(word)]
+    known = [suffix for each in written for suffix in SUFFIXES if f"{each}.".startswith(f"{suffix}.")]
+    if written and not known and "" not in written:
+        raise SpecError(
+            f"{{model}}{written[0]} is of no format that can be averaged.", f"There are {', '.join(SUFFIXES)}."
+        )
+    return known[0] if known else ".h5"
 
 
 def without_suffix(command: Sequence[str], suffix: str) -> tuple[str, ...]:
@@ -237,11 +269,23 @@ def without_suffix(command: Sequence[str], suffix: str) -> tuple[str, ...]:
 
 
 def winner(scores: list[Score]) -> Score | None:
-    """By the first of SCORES that all of them have; of equals the first."""
+    """By the first of SCORES that any of them has; of equals the first."""
     for name, sign in SCORES:
-        if scores and all(name in score.metrics for score in scores):
-            return max(scores, key=lambda score: sign * score.metrics[name])
+        measured = [score for score in scores if not isnan(score.metrics.get(name, nan))]
+        if measured:
+            return max(measured, key=lambda score: sign * score.metrics[name])
     return None
+
+
+def _named(score: Score) -> dict[str, Any]:
+    return {"round": score.round, "model": score.who}
+
+
+def _blamed(task: str, why: str, outcome: Outcome) -> Outcome:
+    """A run that was stopped, or ran out of time, did not end for any other reason."""
+    if outcome.verdict in (Verdict.STOPPED, Verdict.TIMED_OUT):
+        return outcome
+    return replace(outcome, reason=f"{why} {outcome.reason}", metrics={}, task=task)
 
 
 def _is_done(task: str, ended: Mapping[str, Outcome]) -> bool:

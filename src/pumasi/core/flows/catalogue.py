@@ -13,13 +13,10 @@ from pumasi.core.kubewords import files_mount, mount
 from pumasi.core.spec import Spec
 from pumasi.errors import SpecError
 
-VARIABLES = {"EPOCH": "epoch", "BATCH": "batch"}
-"""Of the environment, and the placeholders that stand for their values."""
-
 
 def average_of(spec: Spec, folder: str) -> Average:
     data = spec.split or spec.copy
-    values = {name: spec.env[variable] for variable, name in VARIABLES.items() if variable in spec.env}
+    values = {name: spec.env[variable] for variable, name in placeholders.VARIABLES.items() if variable in spec.env}
     check(spec, values)
     places = {path: f"{folder}/{place}" for place, path in sent(spec).items()}
     return Average(
@@ -68,16 +65,28 @@ def _saved(spec: Spec) -> str:
 
 def check(spec: Spec, values: Mapping[str, str]) -> None:
     """Whether each placeholder stands for something; SpecError."""
-    known = [*values, "model", "init", "index", "round", "slots", *(["shard"] if spec.split or spec.copy else [])]
-    placeholders.check(spec.command, known)
+    known = [*values, "model", "init", "index", "round", "slots"]
+    has_data = bool(spec.split or spec.copy)
+    placeholders.check(spec.command, [*known, *(["shard"] if has_data else [])])
     placeholders.check(spec.evaluate or (), known)
-    if "model" not in placeholders.names_in(spec.command):
-        raise SpecError(
-            "The trainers are not told where to save their models.",
-            "Name {model} in the command, as in: train.py --savemodel {model}",
-        )
+    needed = {"model": True, "shard": has_data, "init": spec.rounds > 1 or bool(spec.init)}
+    for name in (name for name in needed if needed[name] and name not in placeholders.names_in(spec.command)):
+        what, example = _TOLD[name]
+        raise SpecError(f"The trainers are not told {what}.", f"Name {{{name}}} in the command, as in: {example}")
     if spec.evaluate and "model" not in placeholders.names_in(spec.evaluate):
         raise SpecError("--evaluate does not name the model to measure.", "As in: evaluate.py --modelpath {model}")
+    if spec.best and not spec.evaluate:
+        raise SpecError("--best has nothing to compare the models by.", "Add --evaluate, which measures them.")
+    suffix = PurePath(f"model{suffix_of(spec.command)}").suffix
+    if spec.save and PurePath(spec.save).suffix != suffix:
+        raise SpecError(f"--save {spec.save} is of another format than the models.", f"These end in {suffix}.")
+
+
+_TOLD = {
+    "model": ("where to save their models", "train.py --savemodel {model}"),
+    "shard": ("where their data is", "train.py --data {shard}"),
+    "init": ("which model to begin with", "train.py --init {init} (which is empty where there is none yet)"),
+}
 
 
 FLOWS: Mapping[str, Callable[[Spec, str], Flow]] = {
