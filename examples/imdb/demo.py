@@ -23,10 +23,10 @@ SERVE = "pumasi serve demo/final.keras --port 0 --for {seconds}"
 
 def settings():
     """Those of the environment that this Python is in, and none that are about something else."""
-    ours = {"PUMASI_HOME": str(HERE / "demo"), "KERAS_BACKEND": "jax", "VIRTUAL_ENV": str(ENVIRONMENT)}
-    path = os.pathsep.join([str(ENVIRONMENT / "bin"), os.environ.get("PATH", os.defpath)])
     others = {name: value for name, value in os.environ.items() if not name.startswith("PUMASI_")}
-    return {**others, **ours, "PATH": path}
+    ours = {"PUMASI_HOME": str(HERE / "demo"), "PUMASI_ON": "local", "KERAS_BACKEND": "jax"}
+    path = os.pathsep.join([str(ENVIRONMENT / "bin"), os.environ.get("PATH", os.defpath)])
+    return {**others, **ours, "VIRTUAL_ENV": str(ENVIRONMENT), "PATH": path}
 
 
 def say(text):
@@ -46,15 +46,18 @@ def type_in(command):
 def main():
     # Ctrl-C reaches the command too, which knows what to do: here its end is waited for.
     signal.signal(signal.SIGINT, lambda *_: None)
+    seconds = os.environ.get("DEMO_SECONDS", "60")
+    if not seconds.isdecimal():
+        sys.exit(f"DEMO_SECONDS has to be a whole number; '{seconds}' is none.")
     FINAL.unlink(missing_ok=True)
     say(f"$ cd {os.path.relpath(HERE)}")
     say(f"$ . {os.path.relpath(ENVIRONMENT, HERE)}/bin/activate")
-    say("$ export PUMASI_HOME=$PWD/demo KERAS_BACKEND=jax")
+    say("$ export PUMASI_HOME=$PWD/demo PUMASI_ON=local KERAS_BACKEND=jax")
     type_in(REVIEWS)
     type_in(RUN)
     if not FINAL.exists():
         sys.exit("The run goes on without the demo. `make demo` starts anew.")
-    type_in(SERVE.format(seconds=os.environ.get("DEMO_SECONDS", "60")))
+    type_in(SERVE.format(seconds=seconds))
     say(f"\nThe reviews, the models and the record of the run are in {os.path.relpath(FINAL.parent)}.")
 
 

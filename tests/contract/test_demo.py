@@ -26,7 +26,12 @@ NOWHERE = "http://127.0.0.1:9"
 
 @pytest.fixture
 def place(workplace: Workplace) -> Workplace:
+    """With settings that send every run to a cluster, which is not there: the demo needs none."""
     shutil.copytree(EXAMPLE, workplace.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("demo", "__pycache__"))
+    settings = workplace.folder.parent / "settings" / "pumasi"
+    settings.mkdir(parents=True)
+    (settings / "config.yaml").write_text("on: k8s\n")
+    workplace.environ |= {"XDG_CONFIG_HOME": str(settings.parent), "PUMASI_SLOTS": "7"}
     return workplace
 
 
@@ -127,6 +132,13 @@ def test_with_no_reviews_to_be_had_it_fails_and_says_why(place: Workplace) -> No
     assert "pip can't download the source of vaderSentiment" in seen
     assert "Traceback" not in seen
     assert "pumasi run" not in seen
+
+
+def test_seconds_that_are_no_number_are_told_before_anything_is_done(place: Workplace) -> None:
+    with demo(place, DEMO_SECONDS="soon") as process:
+        seen, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert seen == "DEMO_SECONDS has to be a whole number; 'soon' is none.\n"
 
 
 def test_make_demo_is_this_demo() -> None:
