@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pumasi.cli.text import count, duration, importance, notable, number, table
+from pumasi.cli.text import aligned, count, duration, importance, notable, table
 
 if TYPE_CHECKING:
     from pumasi.kube.sight import Refusal
@@ -37,14 +37,15 @@ def report_lines(data: Mapping[str, Any]) -> list[str]:
     """What was evaluated, side by side, and where the result is."""
     scores, won = data["scores"], data.get("winner")
     names = sorted({name for score in scores for name in score["metrics"]}, key=importance)
+    columns = [aligned([score["metrics"].get(name) for score in scores]) for name in names]
     rows = [
         (
             str(score["round"]),
             _model(score["model"]),
-            *(number(score["metrics"][name]) if name in score["metrics"] else "–" for name in names),
+            *figures,
             "◄ best" if won == {"round": score["round"], "model": score["model"]} else "",
         )
-        for score in scores
+        for score, *figures in zip(scores, *columns, strict=True)
     ]
     best = data.get("best")
     which = f" ({_model(best['model'])} of round {best['round']})" if best else ""

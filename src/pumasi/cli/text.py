@@ -5,6 +5,7 @@ Small on purpose: rich would draw tables too, but takes longer to import than `p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -113,6 +114,16 @@ def number(value: float) -> str:
     if abs(value) < 1e15 and value == int(value):
         return str(int(value))
     return format(value, ".4g")
+
+
+def aligned(values: Sequence[float | None]) -> list[str]:
+    """As `number` has them, one below the other: with as many digits behind the point as any of them has."""
+    texts = ["–" if value is None else number(value) for value in values]
+    digits = max((len(text.partition(".")[2]) for text in texts if "e" not in text), default=0)
+    return [
+        text if value is None or "e" in text or not math.isfinite(value) else format(value, f".{digits}f")
+        for text, value in zip(texts, values, strict=True)
+    ]
 
 
 def count(amount: int, noun: str) -> str:
