@@ -48,7 +48,8 @@ class Average(Flow):
     @property
     def title(self) -> str:  # type: ignore[override]
         rounds = f"{self.rounds} rounds" if self.rounds > 1 else "one round"
-        return f"{self.slots} trainers apart, {rounds} of averaging"
+        trainers = f"{self.slots} trainers apart" if self.slots > 1 else "1 trainer"
+        return f"{trainers}, {rounds} of averaging"
 
     # ---- names and places
 
