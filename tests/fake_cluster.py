@@ -44,6 +44,7 @@ class Cluster:
         """Seconds that its clock is ahead of ours."""
         self.sentenced: Callable[[str], None] = lambda name: self.finish(name, 143)
         self.admit: Callable[[Object], None] = lambda thing: None
+        self.applied: Callable[[Object], None] = lambda thing: None
         self.answer: Callable[[str, Mapping[str, str], bytes], Object] = lambda path, query, data: {}
         """What servers in pods answer, behind the cluster's proxy."""
         self._numbers = itertools.count(1)
@@ -213,6 +214,20 @@ class FakeApi(Api):
         if "patch" in self.losing:
             self.losing.remove("patch")
             made = self.cluster.patch(key, change)
+        return copy.deepcopy(made)
+
+    async def apply(self, path: str, thing: Mapping[str, Any]) -> Object:
+        """What is asked for takes the place of what was asked for earlier; what only the cluster tells stays."""
+        key = self._request("apply", path)
+        before = self.cluster.things.get(key)
+        if before is None:
+            made = self.cluster.create(key.kind, key.namespace, thing)
+        else:
+            made = self.cluster.patch(key, {"metadata": thing["metadata"]})
+            made["spec"] = copy.deepcopy(thing["spec"])
+        generation = made["metadata"].get("generation", 0) + 1
+        made["metadata"]["generation"] = generation
+        self.cluster.applied(made)
         return copy.deepcopy(made)
 
     async def send(

@@ -88,7 +88,13 @@ class Installer(NamedTuple):
         python = str(environment.python)
         tail = ["-q", "--compile-bytecode"] if self.uv else ["-q"]
         command = [*head, python] if head else [python, "-m", "pip", "install"]
-        call(*command, *tail, *what)
+        try:
+            call(*command, *tail, *what)
+        except ToolError:
+            raise ToolError(
+                f"{environment.folder.name} can't be made: above stands what could not be installed. "
+                "The package index that pip and uv are set to has to be reachable"
+            ) from None
 
 
 def say(text: str) -> None:

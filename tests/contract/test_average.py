@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -225,6 +226,19 @@ def test_an_attempt_goes_on_from_the_checkpoint_of_the_one_before(place: Workpla
     assert weights(place.folder / "final.npz") == [0.5, 1]
 
 
+def test_models_of_an_earlier_run_do_not_count(place: Workplace) -> None:
+    """Three trainers, and then two on other data, into the same file."""
+    options = (*JUDGE, "--save", "final.npz")
+    assert place.run(*RUN, "--slots", "3", "--copy", "reviews.npz", *options, *COMMAND, *DATA).returncode == 0
+    assert weights(place.folder / "final.npz") == [45, 10]
+    np.savez(place.folder / "reviews.npz", x=np.arange(4.0), y=np.arange(4) % 2)
+    done = place.run(*RUN, "--slots", "2", "--copy", "reviews.npz", *options, *COMMAND, *DATA)
+    assert weights(place.folder / "final.npz") == [6, 4]
+    assert re.findall(r"^ +1  (\S+ \S+) +(0\S+)", done.stderr, re.MULTILINE) == [
+        (who, "0.006") for who in ("model 0", "model 1", "the average", "the ensemble")
+    ]
+
+
 def test_too_few_models_are_a_failure_that_names_the_first(place: Workplace) -> None:
     options = ("--slots", "2", "--copy", "reviews.npz", "--min-models", "2")
     done = place.run(*RUN, *options, *COMMAND, *DATA, "--fail", "1-1")
@@ -304,3 +318,10 @@ def test_averaging_once_without_a_common_start_is_told_to_be_poor(place: Workpla
     assert "likely to be poor" in done.stderr
     done = place.run(*RUN, "--slots", "2", "--rounds", "2", *COMMAND)
     assert "likely to be poor" not in done.stderr
+
+
+def test_trainers_that_do_not_know_each_other_are_what_was_asked_for(place: Workplace) -> None:
+    place.script("import keras\nmodel = keras.Model()\nmodel.fit(epochs=1)\n", "lone.py")
+    words = ("--slots", "2", "--dry-run", "lone.py", "--savemodel", "{model}", "--init", "{init}")
+    assert "train apart" in place.run("run", *words[:3], "lone.py", env={"KERAS_BACKEND": "jax"}).stdout
+    assert "train apart" not in place.run(*RUN, "--rounds", "2", *words, env={"KERAS_BACKEND": "jax"}).stdout

@@ -84,6 +84,7 @@ def test_after_an_interruption_and_then_from_the_reviews_to_a_page_that_judges_t
         rest, _ = process.communicate(timeout=120)
         assert process.returncode == 5, rest
         assert "Traceback" not in rest
+        assert "was stopped" in rest
         assert "pumasi serve" not in rest
     place.assert_nothing_left()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from tests.frameworks import reference
 from tests.frameworks.comparison import (
     SCRIPTS,
@@ -12,6 +14,7 @@ from tests.frameworks.comparison import (
     assert_rank_1_fails_first,
     assert_same_model,
     attempt,
+    load,
     outcome,
     train,
 )
@@ -27,6 +30,16 @@ def test_an_argument_free_jax_script_trains_as_with_arguments_given_by_hand(
     reference.jax_by_hand(small_python, DATA_PARALLEL, theirs, SLOTS)
     train(workplace, ours, *UNEQUAL, "--python", small_python, DATA_PARALLEL)
     assert_same_model(ours, theirs)
+
+
+def test_one_process_and_two_train_the_same_model(
+    workplace: Workplace, small_python: Path, ours: Path, theirs: Path
+) -> None:
+    train(workplace, theirs, "--slots", "1", "--python", small_python, DATA_PARALLEL)
+    train(workplace, ours, "--slots", "2", "--python", small_python, DATA_PARALLEL)
+    together, alone = load(ours, 2), load(theirs, 1)
+    for name, value in alone.items():
+        np.testing.assert_allclose(together[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_keras_on_jax_trains_as_with_its_variables_set_by_hand(

@@ -34,7 +34,17 @@ def test_every_command_in_the_readme_exists(name: str) -> None:
     assert verbs <= set(SUMMARIES)
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.ko.md", "docs/architecture.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "README.ko.md",
+        "docs/architecture.md",
+        "docs/average.md",
+        "examples/imdb/README.md",
+        "CONTRIBUTING.md",
+    ],
+)
 def test_every_link_leads_somewhere(name: str) -> None:
     page = CHECKOUT / name
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):

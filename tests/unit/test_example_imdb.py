@@ -109,6 +109,15 @@ def with_keras(*commands: list[str]) -> str:
     return done.stdout
 
 
+def served(*words: str) -> dict[str, Any]:
+    """What the server says of itself when it is ready; nobody asks it anything, so it ends."""
+    command = [sys.executable, str(EXAMPLE / "server.py"), *words, "--port", "0", "--for", "0", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
 def scores(said: str) -> list[tuple[float, float]]:
     lines = [line.split(" ") for line in said.splitlines() if line.startswith("accuracy: ")]
     return [(float(line[1]), float(line[4])) for line in lines if len(line) == 5]
@@ -397,6 +406,9 @@ def test_by_hand_from_the_data_to_the_accuracy(folder: Path) -> None:
     about = (folder / "preprocessing.json").read_bytes()
     for model in ("models/0-model.h5", "models/1-model.h5", "model.h5", "final_model.h5"):
         assert (folder / f"{model}.preprocessing.json").read_bytes() == about
+    ready = {"kind": "text", "host": "127.0.0.1"}
+    assert served("--model", "final_model.h5").items() >= {**ready, "models": ["final_model.h5"]}.items()
+    assert served("--dir", "models").items() >= {**ready, "models": ["0-model.h5", "1-model.h5"]}.items()
     assert not list(folder.rglob(".*")), "something was left behind"
 
 

@@ -20,6 +20,7 @@ from pumasi.kube.manifests import Owner
 from pumasi.kube.rollout import standing
 from pumasi.kube.serving import Files, Wish
 from pumasi.kube.volumes import Volume
+from tests.unit.test_kube_manifests import assert_restricted
 
 WISH = Wish("film", "image:1")
 OWNER = Owner("Service", "film", "uid-1")
@@ -52,9 +53,8 @@ def test_all_objects_are_labelled_and_belong_to_the_service() -> None:
 def test_the_pods_are_restricted_and_have_no_token_of_the_cluster() -> None:
     spec = pod_spec(deployment())
     assert spec["automountServiceAccountToken"] is False
-    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert_restricted(spec)
     (container,) = spec["containers"]
-    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     assert container["volumeMounts"] == [{"name": "volume", "mountPath": "/volume", "readOnly": True}]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pumasi.cli.serve import VERB
 from pumasi.serve import png
 from pumasi.serve.app import App, Service
 from pumasi.serve.batching import Batcher
@@ -214,6 +215,22 @@ async def test_a_model_that_answers_nonsense_is_a_clear_error() -> None:
             told = await place.predict({"input": "good"})
             assert (told.status, told.code) == (500, "model_failed")
             assert said in told.json["error"]["message"]
+
+
+@asynchronous
+async def test_there_is_no_debug_mode_that_shows_a_visitor_what_went_wrong_inside() -> None:
+    def fail(rows: Any) -> Any:
+        raise ZeroDivisionError("inner")
+
+    served = ensemble(fail)
+    async with serving(served) as place:
+        told = await place.predict({"input": "good"})
+        page = await place.ask("POST", "/predict", b"text=good", Content_Type="application/x-www-form-urlencoded")
+        console = await place.ask("GET", "/console")
+    assert (told.status, page.status, console.status) == (500, 500, 404)
+    for text in (told.text, page.text, console.text):
+        assert not [word for word in ("Traceback", "ZeroDivisionError", "line ", __file__) if word in text]
+    assert not [name for option in VERB.options for name in option.names if "debug" in name]
 
 
 @asynchronous

@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -42,17 +43,15 @@ class Loader:
         self._root = os.path.realpath(root)
         self._lock = threading.Lock()
         self._unfinished: set[str] = set()
-        self._busy = 0
         self._heard = time.monotonic()
         self.actions = {"/begin": self._begin, "/piece": self._piece, "/finish": self._finish, "/keep": self._keep}
 
     @property
     def silence(self) -> float:
         """Seconds since the last request was answered."""
-        return 0.0 if self._busy else time.monotonic() - self._heard
+        return 0.0 if self._lock.locked() else time.monotonic() - self._heard
 
     def answer(self, action: str, query: Query, body: bytes) -> Answer:
-        self._busy += 1
         try:
             with self._lock:
                 return self.actions[action](query, body)
@@ -62,7 +61,6 @@ class Loader:
             word = "full" if error.errno in _FULL else "refused" if error.errno in _REFUSED else "failed"
             return {"error": word, "details": error.strerror or str(error)}
         finally:
-            self._busy -= 1
             self._heard = time.monotonic()
 
     def tidy(self) -> None:
@@ -168,7 +166,7 @@ def handler_for(loader: Loader, token: str) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             asked = urlsplit(self.path)
-            if not hmac.compare_digest(self.headers.get("X-Pumasi-Token", ""), token):
+            if not hmac.compare_digest(self.headers.get("X-Pumasi-Token", "").encode(), token.encode()):
                 self._send(401, {"message": "the token is wrong"})
             elif asked.path not in loader.actions:
                 self._send(404, {"message": "there is nothing here"})
@@ -189,12 +187,17 @@ def handler_for(loader: Loader, token: str) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class Server(ThreadingHTTPServer):
+    """Pods have an address of the one kind or the other."""
+
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+
 def main(root: str, port: int, patience: float) -> None:
     loader = Loader(root)
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
-    server = ThreadingHTTPServer(("", port), handler_for(loader, os.environ["PUMASI_LOADER_TOKEN"]))
-    server.daemon_threads = True
+    server = Server(("", port), handler_for(loader, os.environ["PUMASI_LOADER_TOKEN"]))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     while loader.silence < patience and not over.wait(0.5):
         pass

@@ -86,19 +86,19 @@ _CLUSTER_ONLY = tuple(option.key for option in VERB.options if option.group == C
 
 
 def main(arguments: Arguments) -> int:
-    where = "on" if arguments.has("on") else "here"
-    for key in _HERE_ONLY if where == "on" else _CLUSTER_ONLY:
-        if arguments.has(key):
-            what = "for this machine, but --on names a cluster" if where == "on" else "for clusters"
-            raise UsageError(f"--{key} is {what}.", "Leave one of the two out." if where == "on" else "Add --on k8s.")
+    is_far = arguments.has("on")
+    if wrong := next(filter(arguments.has, _HERE_ONLY if is_far else _CLUSTER_ONLY), None):
+        if is_far:
+            raise UsageError(f"--{wrong} is for this machine, but --on names a cluster.", "Leave one of the two out.")
+        raise UsageError(f"--{wrong} is for clusters.", "Add --on k8s.")
     if not arguments.rest and not arguments.has("remove"):
         raise UsageError("'pumasi serve' needs FILE.", f"Usage: {VERB.usage[0]}")
-    if where == "on":
-        from pumasi.cli import serving
+    if not is_far:
+        return _serve_here(arguments)
+    from pumasi.cli import serving
 
-        with Telling() as telling:
-            return serving.main(arguments, telling.say)
-    return _serve_here(arguments)
+    with Telling("asking the cluster …") as telling:
+        return serving.main(arguments, telling)
 
 
 def _serve_here(arguments: Arguments) -> int:
@@ -118,7 +118,7 @@ def _serve_here(arguments: Arguments) -> int:
         token="" if arguments.has("no-token") else None,
         alone_for=number(arguments, "for", 0, MOST) if arguments.has("for") else None,
     )
-    with Telling() as telling:
+    with Telling("loading …") as telling:
         code = run(options, telling.say, lambda started: telling.ready(started, as_json=arguments.has("json")))
     return leave(code)
 
@@ -139,7 +139,8 @@ class Telling:
     """What is done while the model is loaded goes into one line of a terminal; elsewhere only what takes long is
     told."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: str) -> None:
+        self._first = first
         self._stack = ExitStack()
         self._status: Status | None = None
 
@@ -155,8 +156,7 @@ class Telling:
             say(text)
 
     def ready(self, started: Started, *, as_json: bool) -> None:
-        self._stack.close()
-        self._status = None
+        self.close()
         models, preprocessing = started.ensemble.models, started.ensemble.preprocessing
         if as_json:
             import json
@@ -185,8 +185,13 @@ class Telling:
         if sys.stderr.isatty():
             from rich.console import Console
 
-            self._status = self._stack.enter_context(Console(stderr=True).status("pumasi: loading …"))
+            self._status = self._stack.enter_context(Console(stderr=True).status(f"pumasi: {self._first}"))
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """What is said from now on stands for itself."""
         self._stack.close()
+        self._status = None
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pumasi.cli.nodes import cluster
 from pumasi.cli.output import say, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.serve import MOST, number
+from pumasi.cli.serve import MOST, Telling, number
 from pumasi.core import kubewords
 from pumasi.errors import SpecError, UsageError
 from pumasi.kube.deploying import Address, Asked, Cluster, deploy, objects, on_volume, remove
@@ -25,32 +25,33 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
 """What a Service may be called, and short enough for what is called after it."""
 
 
-def main(arguments: Arguments, tell: Callable[[str], None]) -> int:
+def main(arguments: Arguments, telling: Telling) -> int:
     name = _name(arguments)
     if arguments.has("remove"):
-        return asyncio.run(_remove(arguments, name, tell))
+        return asyncio.run(_remove(arguments, name, telling))
     wish, asked, volume = _wish(arguments, name), _asked(arguments), _volume(arguments, name)
     if arguments.has("dry-run"):
+        telling.close()
         return _show(wish, asked, volume)
-    return asyncio.run(_deploy(arguments, wish, asked, volume, tell))
+    return asyncio.run(_deploy(arguments, wish, asked, volume, telling))
 
 
-async def _deploy(
-    arguments: Arguments, wish: Wish, asked: Asked, volume: kubewords.Wanted, tell: Callable[[str], None]
-) -> int:
+async def _deploy(arguments: Arguments, wish: Wish, asked: Asked, volume: kubewords.Wanted, telling: Telling) -> int:
     async with cluster(arguments.last("on") or "") as api:
-        place = Cluster(api, _namespace(arguments) or api.connection.namespace, tell)
+        place = Cluster(api, _namespace(arguments) or api.connection.namespace, telling.say)
         found = await deploy(place, wish, asked, volume)
+    telling.close()
     if arguments.has("json"):
         show_json(_described(place.namespace, wish, found))
     say(*_told(place.namespace, wish, found, _again(arguments, place.namespace, wish.name)))
     return 0
 
 
-async def _remove(arguments: Arguments, name: str, tell: Callable[[str], None]) -> int:
+async def _remove(arguments: Arguments, name: str, telling: Telling) -> int:
     async with cluster(arguments.last("on") or "") as api:
-        place = Cluster(api, _namespace(arguments) or api.connection.namespace, tell)
+        place = Cluster(api, _namespace(arguments) or api.connection.namespace, telling.say)
         kept = await remove(place, name)
+    telling.close()
     stays = [f"The volume {claim} stays: kubectl -n {place.namespace} delete pvc {claim}" for claim in kept]
     say(f"{name} is removed.", *stays)
     return 0

@@ -28,6 +28,7 @@ _LOOK_SECONDS = 0.5
 _ADDRESS_SECONDS = 120
 _LEAVE_SECONDS = 120
 _LOG_SECONDS = 10.0
+_VOTE = "vote"
 _FAILED_MODEL = 2
 """What the server ends with when a file is not what it should be, as `pumasi serve` does here."""
 
@@ -76,7 +77,7 @@ class Cluster(NamedTuple):
 
 
 def on_volume(path: str) -> bool:
-    return path.startswith(f"{VOLUME_PATH}/")
+    return path == VOLUME_PATH or path.startswith(f"{VOLUME_PATH}/")
 
 
 def gather(asked: Asked) -> Local:
@@ -87,7 +88,8 @@ def gather(asked: Asked) -> Local:
         check(model)
         found[model.name] = model
     for path in Sources(model, votes).models()[1:]:
-        found[f"vote/{path.name}"] = path
+        check(path)
+        found[f"{_VOTE}/{path.name}"] = path
     for place, path in list(found.items()):
         if beside(path).exists():
             found[beside(Path(place)).as_posix()] = beside(path)
@@ -108,13 +110,14 @@ def folder_of(name: str) -> str:
 
 def files_of(asked: Asked, local: Local, name: str) -> Files:
     folder = f"{VOLUME_PATH}/{folder_of(name)}/{local.digest}"
+    nobody_votes = not on_volume(asked.votes) and not any(path.startswith(f"{_VOTE}/") for path in local.files)
 
     def place(path: str, inside: str) -> str:
         return path if not path or on_volume(path) else f"{folder}/{inside}"
 
     return Files(
         place(asked.model, Path(asked.model).name),
-        place(asked.votes, "vote"),
+        "" if nobody_votes else place(asked.votes, _VOTE),
         place(asked.preprocessing, "preprocessing.json"),
         local.digest,
         local.size,
@@ -135,41 +138,42 @@ def objects(wish: Wish, asked: Asked, volume: Volume) -> list[Object]:
 async def deploy(cluster: Cluster, wish: Wish, asked: Asked, wanted: Wanted) -> Address:
     api, name = cluster.api, wish.name
     local = await asyncio.to_thread(gather, asked)
-    former = await _former(cluster, name)
+    service, former = await _found(cluster, name)
     volume = await volumes.ensure(api, cluster.namespace, *wanted)
     if not volume.is_shared:
         cluster.say(f"The volume {volume.name} can be mounted by one node at a time: all pods of {name} share a node.")
-    current = serving.model_of(former) if former else ""
-    if local.files and local.digest != current:
-        await _put(cluster, wish, volume, local, current)
-    made = await api.apply(cluster.path("services", name), serving.service(wish))
+    if local.files:
+        await _put(cluster, wish, volume, local, serving.model_of(former) if former else "")
+    # One that is there changes only when what it leads to is there too.
+    made = service or await api.apply(cluster.path("services", name), serving.service(wish))
     owner = Owner("Service", name, made["metadata"]["uid"])
     token = await _token(cluster, wish, owner) if wish.has_token else ""
     package = serving.package(wish, owner)
     with suppress(Conflict):
         await api.create(cluster.path("configmaps"), package)
-    wanted_now = serving.deployment(wish, files_of(asked, local, name), volume, package, owner)
-    await api.apply(cluster.path("deployments", name), wanted_now)
+    new = serving.deployment(wish, files_of(asked, local, name), volume, package, owner)
+    await api.apply(cluster.path("deployments", name), new)
     try:
-        await _rolled_out(cluster, name, serving.revision_of(wanted_now))
-    except PumasiError as error:
-        raise await _step_back(cluster, wish, former, wanted_now, error) from None
+        broken = await _rolled_out(cluster, name, serving.revision_of(new))
     except asyncio.CancelledError:
-        cluster.say(f"{name} goes on changing in the cluster. To watch, give the same command again.")
+        cluster.say(f"{name} goes on changing in the cluster. The same command watches it again.")
         raise
-    await _forget_packages(cluster, name, [wanted_now, *([former] if former else [])])
+    if broken:
+        raise await _step_back(cluster, wish, former, new, broken)
+    await api.apply(cluster.path("services", name), serving.service(wish))
+    await _forget_packages(cluster, name, [new, *([former] if former else [])])
     return Address(await _url(cluster, wish, token), token, volume)
 
 
-async def _former(cluster: Cluster, name: str) -> Object | None:
-    """What is served under this name now. What is not ours is not touched."""
+async def _found(cluster: Cluster, name: str) -> tuple[Object | None, Object | None]:
+    """The Service and the Deployment of this name. What is not ours is not touched."""
     kinds = (("services", name), ("deployments", name), ("secrets", serving.token_name(name)))
     service, deployment, secret = [await cluster.find(kind, each) for kind, each in kinds]
     for thing, what in ((service, "Service"), (deployment, "Deployment"), (secret, "Secret")):
         if thing and not serving.is_ours(thing, name):
             what = f"The {what} {thing['metadata']['name']} is there already, and was not made by `pumasi serve`."
             raise UsageError(what, "Choose another name: --name.")
-    return deployment
+    return service, deployment
 
 
 async def _put(cluster: Cluster, wish: Wish, volume: Volume, local: Local, current: str) -> None:
@@ -190,33 +194,37 @@ async def _token(cluster: Cluster, wish: Wish, owner: Owner) -> str:
     return token
 
 
-async def _rolled_out(cluster: Cluster, name: str, revision: str) -> None:
+async def _rolled_out(cluster: Cluster, name: str, revision: str) -> PumasiError | None:
+    """Why it will never be, if so."""
+    waits: list[str] = []
     try:
-        await within(_rolling(cluster, name, revision), serving.START_SECONDS)
+        return await within(_rolling(cluster, name, revision, waits), serving.START_SECONDS)
     except asyncio.TimeoutError:
         said = await _log(cluster, name, revision)
-        words = f" It said:\n{said}" if said else ""
-        raise ClusterTrouble(f"No new pod of {name} answered within {serving.START_SECONDS} s.{words}") from None
+        what = f"{name} was not ready within {serving.START_SECONDS} s: {waits[-1] if waits else 'nobody says why'}."
+        return ClusterTrouble(f"{what} It said:\n{said}" if said else what)
 
 
-async def _rolling(cluster: Cluster, name: str, revision: str) -> None:
-    told = ""
+async def _rolling(cluster: Cluster, name: str, revision: str, waits: list[str]) -> PumasiError | None:
+    """`waits`: for what, in the order in which it came to be."""
     while True:
         found = await _look(cluster, name, revision)
         if found.done:
-            return
+            return None
         if found.broken:
             kind = UsageError if found.code == _FAILED_MODEL else ClusterTrouble
-            raise kind(found.broken.reason, found.broken.hint)
-        if found.waiting != told:
-            told = found.waiting
-            cluster.say(f"{name}: {told} …")
+            return kind(found.broken.reason, found.broken.hint)
+        if found.waiting not in waits[-1:]:
+            waits.append(found.waiting)
+            cluster.say(f"{name}: {found.waiting} …")
         await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _look(cluster: Cluster, name: str, revision: str) -> Standing:
     pods = await cluster.api.list(cluster.path("pods"), labelSelector=serving.of_service(name))
     deployment = await cluster.api.get(cluster.path("deployments", name))
+    if serving.revision_of(deployment) != revision:
+        raise Conflict(f"Somebody else has changed {name} meanwhile.", "What they want to be served wins.")
     new = [pod for pod in pods if pod["metadata"]["labels"].get(serving.REVISION) == revision]
     events = [] if new else await _refusals(cluster, name, revision)
     return standing(deployment, new, [pod for pod in pods if pod not in new], events)

@@ -45,6 +45,8 @@ _SLOWEST = 100 * 1024
 _ANSWER_SECONDS = 60.0
 _CHECK_SECONDS = 900.0
 """For the pod to read a large file once more."""
+_LARGE = 256 * 2**20
+"""Bytes that take longer than a moment to read."""
 _TRIES = 6
 """How often a piece is sent, each time for as long as the API is patient."""
 _FIRST_WORD, _NEXT_WORD = 1.0, 5.0
@@ -77,7 +79,7 @@ async def put(
     them, once the files are there; names in a folder, not paths."""
     for path in (*files, *(keep or ())):
         check_path(path)
-    found = {path: await asyncio.to_thread(_look_at, source) for path, source in files.items()}
+    found = {path: await _look_at(source, say) for path, source in files.items()}
     async with _loader(api, where, sum(each.size for each in found.values()), say) as loader:
         for path, file in found.items():
             await loader.put(path, file)
@@ -99,9 +101,12 @@ def digest(path: Path) -> str:
     return found.hexdigest()
 
 
-def _look_at(path: Path) -> _File:
+async def _look_at(path: Path, say: Say) -> _File:
     try:
-        return _File(path, path.stat().st_size, digest(path))
+        size = path.stat().st_size
+        if size > _LARGE:
+            say(f"reading {path.name}, {shown_bytes(size)} …")
+        return _File(path, size, await asyncio.to_thread(digest, path))
     except FileNotFoundError:
         raise UsageError(f"There is no file {path}.") from None
     except OSError as error:
@@ -121,6 +126,8 @@ class _Loader:
             self._say(f"{file.source.name} is on the volume already.")
             return
         await self._send(file, int(answer["has"]), about)
+        if file.size > _LARGE:
+            self._say(f"checking {file.source.name} on the volume …")
         await self.ask("finish", about)
         self._say(f"{file.source.name} is on the volume ({shown_bytes(file.size)}).")
 
