@@ -158,7 +158,6 @@ def preview(spec: Spec) -> dict[str, Any]:
     home = default_home(os.environ)
     spec, program, _ = prepare(spec, home)
     run_id = f"{run_name(spec)}-xxxxx"
-    folder = str(runs_folder(home) / run_id)
     told = {
         "spec": {name: value for name, value in spec.dump().items() if value != DEFAULTS[name]},
         "framework": program.framework,
@@ -166,11 +165,11 @@ def preview(spec: Spec) -> dict[str, Any]:
         "notes": list(program.notes),
     }
     if spec.strategy != "together":
-        return {**told, "tasks": list(_tasks(spec, program, folder))}
+        return {**told, "tasks": list(_tasks(spec, program, _folder_of(spec, home, run_id)))}
     pool = make_pool(spec, home)
     placement = plan(asyncio.run(pool.nodes()), spec.slots).placement
     nodes = chief_first(placement)
-    attempt = Attempt(run_id, 0, placement, {}, "", "", folder, pool.addresses(nodes))
+    attempt = Attempt(run_id, 0, placement, {}, "", "", _folder_of(spec, home, run_id), pool.addresses(nodes))
     gang = gang_of(spec, program, attempt)
     configs = agent_configs(spec, program, attempt, gang)
     return {
@@ -184,6 +183,14 @@ def preview(spec: Spec) -> dict[str, Any]:
             for rank in config["ranks"]
         ],
     }
+
+
+def _folder_of(spec: Spec, home: Path, run_id: str) -> str:
+    if spec.pool == "local":
+        return str(runs_folder(home) / run_id)
+    from pumasi.kube.manifests import folder_of
+
+    return folder_of(spec, run_id)
 
 
 def _tasks(spec: Spec, program: Program, folder: str) -> Iterator[dict[str, Any]]:

@@ -203,6 +203,23 @@ def test_in_the_background_of_the_cluster_it_outlives_its_manager(place: Place) 
     assert logs.count("trained on") == 6
 
 
+def test_who_loses_patience_while_the_data_is_sent_leaves_nothing_behind(place: Place) -> None:
+    make_volume(place.namespace, "files")
+    np.savez(place.folder / "reviews.npz", x=np.zeros((2**27, 2), np.uint8))
+    process = place.start(*ROUNDS, "--volume", "files", *TRAINER)
+    wait_for(lambda: sending(place), "the pod that takes the data", 60)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert (process.returncode, place.last()["state"]) == (5, "stopped")
+    wait_for(lambda: place.names("jobs,pods,configmaps,secrets") == [], "all of it to be gone")
+    assert not list(place.namespace.volume_folder("files").rglob("reviews.npz"))
+
+
+def sending(place: Place) -> bool:
+    pods = place.namespace.get("pods", "-l", "pumasi.dev/upload")["items"]
+    return any(each["status"]["phase"] == "Running" for each in pods)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

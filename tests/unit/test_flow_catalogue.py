@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pumasi.cli.main import main
 from pumasi.core.flows.average import Average
 from pumasi.core.flows.catalogue import flow_of, sent
 from pumasi.core.spec import Spec, parse_spec
@@ -16,7 +19,9 @@ CLUSTER = {"on": "k8s", "volume": "files", "mounts": ["files:/volume"]}
 
 
 def spec_of(**fields: Any) -> Spec:
-    return parse_spec({"command": TRAINER, "strategy": "average", "slots": 3, **fields})
+    data = ["--data", "{shard}"] if "split" in fields or "copy" in fields else []
+    init = ["--init", "{init}"] if "init" in fields else []
+    return parse_spec({"command": [*TRAINER, *data, *init], "strategy": "average", "slots": 3, **fields})
 
 
 def flow(**fields: Any) -> Average:
@@ -62,3 +67,25 @@ def test_without_a_volume_there_is_no_averaging_elsewhere() -> None:
     with pytest.raises(SpecError, match="add --volume NAME"):
         spec_of(on="k8s")
     assert spec_of(on="k8s", mounts=["files:/files"])
+
+
+def test_a_dry_run_for_a_cluster_shows_where_everything_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "reviews.npz").touch()
+    context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "team"}}
+    config = {
+        "current-context": "c",
+        "contexts": [context],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    words = ["--on", "k8s", "--strategy", "average", "--slots", "2", "--volume", "files", "--split", "reviews.npz"]
+    assert main(["run", "--dry-run", "--json", *words, *TRAINER, "--data", "{shard}"]) == 0
+    tasks = {task["task"]: task["command"] for task in json.loads(capsys.readouterr().out)["tasks"]}
+    assert "/volume/pumasi/train-xxxxx/source/data/reviews.npz" in tasks["data"]
+    assert tasks["train-1-1"][-1] == "/volume/pumasi/train-xxxxx/data/1.npz"

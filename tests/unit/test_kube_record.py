@@ -16,7 +16,18 @@ from pumasi.kube import record as records
 from pumasi.kube.archive import Archive
 from pumasi.kube.archive import read as read_archive
 from pumasi.kube.manifests import DOMAIN, KIND, RUN
-from pumasi.kube.record import MOST_EVENTS, STALE, Content, Record, Row, list_rows, list_waiting, path_of, read
+from pumasi.kube.record import (
+    MOST_BYTES,
+    MOST_EVENTS,
+    STALE,
+    Content,
+    Record,
+    Row,
+    list_rows,
+    list_waiting,
+    path_of,
+    read,
+)
 from tests.fake_cluster import NAMESPACE, Cluster, FakeApi, Object
 from tests.serving import asynchronous, until
 
@@ -380,6 +391,19 @@ async def test_of_many_events_the_last_are_kept() -> None:
     kept = content(cluster).events
     assert len(kept) == MOST_EVENTS
     assert (kept[0][0], kept[-1][0]) == (5.0, MOST_EVENTS + 4.0)
+
+
+@asynchronous
+async def test_of_long_events_as_many_are_kept_as_a_config_map_can_hold() -> None:
+    cluster = Cluster()
+    record = await Manager(FakeApi(cluster)).create()
+    for number in range(50):
+        record.event(float(number), "running", {"ranks": "x" * 30_000})
+    await record._write()
+    kept = content(cluster).events
+    assert len(json.dumps(kept)) <= MOST_BYTES
+    assert [at for at, _, _ in kept] == [float(number) for number in range(50 - len(kept), 50)]
+    assert len(kept) == MOST_BYTES // 30_100
 
 
 @asynchronous

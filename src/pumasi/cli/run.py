@@ -157,7 +157,7 @@ def main(arguments: Arguments) -> int:
 
     spec = build_spec(flags_of(arguments), Path.cwd(), os.environ)
     if arguments.has("dry-run"):
-        if spec.pool != "local":
+        if spec.pool != "local" and spec.strategy == "together":
             return _preview_there(spec, arguments)
         return _preview(spec, as_json=arguments.has("json"))
     if arguments.has("detach"):

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, NotThere, RunBusy, Unreachable
@@ -31,7 +31,9 @@ LONGEST = 30 * 86400.0
 """Seconds that a run may go on without any manager, if it has no timeout of its own."""
 PATIENCE = 600.0
 """Seconds without the API server after which a manager gives up; the gang goes on without it."""
-MOST_EVENTS = 200
+MOST_EVENTS = 1000
+MOST_BYTES = 400_000
+"""Of events: a ConfigMap takes 1 MiB, and has the spec and the tasks to hold as well."""
 _STATE = "state.json"
 _SPEC = "spec.json"
 _EVENTS = "events.json"
@@ -307,7 +309,7 @@ class Record:
         return {WAITING: "yes" if self.waits and self._fields.get("state") in _BEFORE_IT_RUNS else None}
 
     def _data(self) -> dict[str, str]:
-        return {_STATE: json.dumps(self._fields), _EVENTS: json.dumps(list(self._events))}
+        return {_STATE: json.dumps(self._fields), _EVENTS: _newest(self._events)}
 
     # ---- the anchor
 
@@ -355,6 +357,19 @@ class Record:
         for task in self._tasks:
             await end_task(task)
         self._tasks = []
+
+
+def _newest(events: Sequence[tuple[float, str, dict[str, Any]]]) -> str:
+    """As JSON: as many as there is room for."""
+    kept: deque[str] = deque()
+    size = 0
+    for event in reversed(events):
+        text = json.dumps(event)
+        size += len(text) + 2
+        if size > MOST_BYTES:
+            break
+        kept.appendleft(text)
+    return f"[{', '.join(kept)}]"
 
 
 PumasiReason = ClusterTrouble | RunBusy
