@@ -177,6 +177,21 @@ def test_a_stop_is_told_as_a_stop(place: Workplace) -> None:
     assert said.count("train-1-0") == 1
 
 
+def test_tasks_that_start_while_a_log_is_followed_have_their_names(place: Workplace) -> None:
+    waiting = "print('ready'); exec('while not os.path.exists(\"on\"): time.sleep(0.05)')"
+    place.script(TRAIN.replace("time.sleep(60)", waiting))
+    run = place.start(*RUN, "--slots", "2", *COMMAND, env={"SLOW": "1"})
+    wait_for(lambda: len(_tasks(place, "running")) == 2, "the trainers")
+    logs = place.start("logs", "-f")
+    assert logs.stdout is not None
+    assert logs.stdout.readline().endswith("ready\n")
+    (place.folder / "on").touch()
+    out, _ = logs.communicate()
+    run.communicate()
+    assert "[train-1-0] trained on 1" in out
+    assert "[average-1] " in out
+
+
 def test_a_dry_run_shows_every_task_with_its_command(place: Workplace) -> None:
     words = ("--slots", "2", "--split", "reviews.npz", "--rounds", "3", *COMMAND, *DATA)
     told = json.loads(place.run(*RUN, "--dry-run", "--json", *words).stdout)

@@ -151,6 +151,8 @@ def test_what_nothing_goes_on_without_ends_the_run_with_its_reason(task: str, sa
 def test_a_run_that_was_stopped_ended_for_no_other_reason(task: str) -> None:
     stopped = Outcome(Verdict.STOPPED, "Stopped on request.")
     assert replace(FLOW, least=3).outcome(play(replace(FLOW, least=3), {task: stopped})) == stopped
+    before = {"train-1-0": FAILED, "train-1-1": stopped, "train-1-2": stopped}
+    assert FLOW.outcome(play(FLOW, before)) == stopped
 
 
 def test_only_trainers_are_tried_again_unless_a_machine_was_lost() -> None:

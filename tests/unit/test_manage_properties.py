@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
 
@@ -59,7 +59,8 @@ DONE, FAILED, LOST, TIMED_OUT, STOPPED = (
 )
 
 
-class Fan(NamedTuple):
+@dataclass(frozen=True)
+class Fan(Flow):
     """Some tasks at once, then one that needs them all."""
 
     width: int

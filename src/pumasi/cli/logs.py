@@ -63,7 +63,7 @@ def main(arguments: Arguments) -> int:
         _check_ranks(ranks, record)
     one = len(ranks) == 1 or (record.ranks or size_of(record.spec)) == 1
     printer: Printer | JsonView = Printer(
-        to_streams, prefixed=not one, exact=one, colour=is_colourful(sys.stdout), label=board.label
+        to_streams, prefixed=not one, exact=one, colour=is_colourful(sys.stdout), label=_labels(store, record.id, board)
     )
     if arguments.has("json"):
         from pumasi.cli.views import JsonView
@@ -99,6 +99,18 @@ def _numbers(tasks: Collection[str], board: Board, record: RunRecord) -> list[in
         hint = f"Did you mean {near}?" if near else f"It has {', '.join(by_task) or 'none'}."
         raise UsageError(f"{record.id} has no task {unknown[0]}.", hint)
     return [number for task in tasks for number in by_task[task]]
+
+
+def _labels(store: Store, run_id: str, board: Board) -> Callable[[int], str]:
+    """Also of tasks that start while they are followed."""
+
+    def label(number: int) -> str:
+        nonlocal board
+        if number not in board.labels:
+            board = replayed(store.events(run_id))
+        return board.label(number)
+
+    return label
 
 
 def _check_ranks(ranks: Collection[int], record: RunRecord) -> None:

@@ -48,7 +48,8 @@ class Average(Flow):
     @property
     def title(self) -> str:  # type: ignore[override]
         rounds = f"{self.rounds} rounds" if self.rounds > 1 else "one round"
-        return f"{self.slots} trainers apart, {rounds} of averaging"
+        trainers = f"{self.slots} trainers apart" if self.slots > 1 else "1 trainer"
+        return f"{trainers}, {rounds} of averaging"
 
     # ---- names and places
 
@@ -135,7 +136,8 @@ class Average(Flow):
 
     def _short(self, number: int, ended: Mapping[str, Outcome]) -> Outcome:
         done = self._done(number, ended)
-        first = next(name for name in self.trainers(number) if not _is_done(name, ended))
+        missing = [name for name in self.trainers(number) if not _is_done(name, ended)]
+        first = min(missing, key=lambda name: ended[name].verdict not in _CLOSED)
         needed = "1 is needed" if self.least == 1 else f"{self.least} are needed"
         why = (
             f"{len(done)} of {self.slots} trainers{self._of(number)} came to their end, and {needed}. "
@@ -281,9 +283,12 @@ def _named(score: Score) -> dict[str, Any]:
     return {"round": score.round, "model": score.who}
 
 
+_CLOSED = (Verdict.STOPPED, Verdict.TIMED_OUT)
+
+
 def _blamed(task: str, why: str, outcome: Outcome) -> Outcome:
     """A run that was stopped, or ran out of time, did not end for any other reason."""
-    if outcome.verdict in (Verdict.STOPPED, Verdict.TIMED_OUT):
+    if outcome.verdict in _CLOSED:
         return outcome
     return replace(outcome, reason=f"{why} {outcome.reason}", metrics={}, task=task)
 
