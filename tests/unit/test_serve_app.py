@@ -199,6 +199,7 @@ async def test_mistakes_of_clients_are_objects_with_a_code() -> None:
         assert (told.status, told.headers["allow"]) == (405, "POST, GET, HEAD")
         assert (await place.ask("GET", "/../etc/passwd")).status == 404
         assert (await place.ask("GET", "/static/../app.py")).status == 404
+        assert (await place.ask("POST", "/nothing", b'{"input": 1}')).status == 404
         told = await place.predict({"inputs": [[1, 2, 3], [1]]})
         assert told.json["error"]["message"].startswith("inputs[1]: ")
         assert (await place.predict({"input": [1, 2, 3]})).json["predictions"][0]["output"] == [6.0]

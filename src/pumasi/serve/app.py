@@ -90,6 +90,8 @@ class App:
         """How large a body may be. Who may not ask is refused before it is sent."""
         self._check_host(head)
         self._check_token(head)
+        if head.path not in self._routes:
+            raise _not_found()
         if head.path != "/predict":
             return 0
         return _TEXT_BODY if isinstance(self._running().ensemble.preprocessing, Text) else _BODY
@@ -139,7 +141,7 @@ class App:
             if request.path not in self._static:
                 self._check_token(request)
         if methods is None:
-            raise Refusal(404, "not_found", "There is nothing here.", "See / and /docs.")
+            raise _not_found()
         method = "GET" if request.method == "HEAD" else request.method
         if method not in methods:
             allowed = ", ".join([*methods, "HEAD"] if "GET" in methods else methods)
@@ -352,6 +354,10 @@ def _language_cookie(request: Request) -> tuple[tuple[str, str], ...]:
     if request.query.get("lang") not in LANGUAGES:
         return ()
     return (("Set-Cookie", f"{_LANGUAGE_COOKIE}={request.query['lang']}; Path=/; SameSite=Strict; Max-Age=31536000"),)
+
+
+def _not_found() -> Refusal:
+    return Refusal(404, "not_found", "There is nothing here.", "See / and /docs.")
 
 
 def _page(text: str, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:
