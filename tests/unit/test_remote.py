@@ -224,7 +224,8 @@ def detach(api: FakeApi, state: Mapping[str, Any] | None = None, manager: str = 
     record = Record(api, NAMESPACE, RUN, manager)
     fields = {"state": "queued", "created": 1000.0, "framework": "torch", "slots": 2, "detached": True}
     asyncio.run(record.create({"spec": SPEC, "program": {}, "code": {}}, fields, 600))
-    job = detached.manager_job(RUN, record.owner, "nosuch/image", {}, [])
+    package = detached.package_map(RUN, record.owner)
+    job = detached.manager_job(RUN, record.owner, "nosuch/image", package, [])
     if state is not None:
         pod = {
             "metadata": {"name": "m", **job["spec"]["template"]["metadata"]},
