@@ -79,7 +79,7 @@ def add_pod(api: FakeApi, index: int, attempt: int = 0) -> str:
     wiring = Attempt(RUN, attempt, {"node-0": 1, "node-1": 1}, {}, "", "0", "/tmp", ["", ""])
     config = agent_configs(spec, program, wiring, gang_of(spec, program, wiring))[index]
     owner = Owner("ConfigMap", RUN, api.cluster.find("configmaps", RUN)["metadata"]["uid"])
-    gang = Gang(RUN, "main", attempt, owner, "", True, False, "none", CodeObjects(f"{RUN}-code", 0, ()))
+    gang = Gang(RUN, "main", attempt, owner, "", True, "none", CodeObjects(f"{RUN}-code", 0, ()))
     pod = manifests.pod(spec, gang, index, f"node-{index}", config)
     api.cluster.create("pods", NAMESPACE, pod)
     name: str = pod["metadata"]["name"]
@@ -224,7 +224,8 @@ def detach(api: FakeApi, state: Mapping[str, Any] | None = None, manager: str = 
     record = Record(api, NAMESPACE, RUN, manager)
     fields = {"state": "queued", "created": 1000.0, "framework": "torch", "slots": 2, "detached": True}
     asyncio.run(record.create({"spec": SPEC, "program": {}, "code": {}}, fields, 600))
-    job = detached.manager_job(RUN, record.owner, "nosuch/image", detached.package_map(RUN, record.owner), [])
+    package = detached.package_map(RUN, record.owner)
+    job = detached.manager_job(RUN, record.owner, "nosuch/image", package, [])
     if state is not None:
         pod = {
             "metadata": {"name": "m", **job["spec"]["template"]["metadata"]},
