@@ -12,9 +12,11 @@ import pytest
 
 from pumasi.core.launch import Program
 from pumasi.core.outcome import Verdict
-from pumasi.core.spec import parse_spec
-from pumasi.errors import NotThere, PumasiError, UsageError
+from pumasi.core.planner import Node
+from pumasi.core.spec import Spec, parse_spec
+from pumasi.errors import DoesNotFit, NotThere, PumasiError, UsageError
 from pumasi.kube.record import Record, anchor_path, path_of
+from pumasi.kube.volumes import SHARED, SINGLE, claim
 from pumasi.manager import Manager
 from pumasi.pools import kubernetes
 from pumasi.pools.base import Request
@@ -129,3 +131,56 @@ def test_a_detached_run_tells_a_missing_namespace_from_a_missing_account() -> No
         error = refused(kubernetes._check_account(api, "team"))
         assert isinstance(error, UsageError)
         assert "pumasi setup" in error.hint
+
+
+# ---- a volume
+
+
+def in_a_cluster(spec: Spec, home: Path, api: FakeApi) -> list[Node]:
+    """The nodes that its first task may go to."""
+
+    async def story() -> list[Node]:
+        record = Record(api, NAMESPACE, RUN, "here/1")
+        pool = await kubernetes.make_run(api, Request(RUN, spec, PROGRAM, home, FIELDS), record)
+        pool.tell = lambda _: None
+        try:
+            return await pool.nodes()
+        finally:
+            await pool.let_go()
+
+    return asyncio.run(story())
+
+
+def three_nodes() -> FakeApi:
+    api = FakeApi()
+    for number in range(3):
+        api.cluster.create("nodes", "", {**NODE, "metadata": {"name": f"node-{number}", "labels": {}}})
+    return api
+
+
+def with_volume(**fields: Any) -> Spec:
+    asked = {"command": ["train.py"], "on": "k8s", "namespace": NAMESPACE, "volume": "files"}
+    return parse_spec({**asked, "mounts": ["files:/volume"], **fields})
+
+
+def hold(api: FakeApi, node: str) -> None:
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "files"}}]
+    spec = {"nodeName": node, "containers": [{"name": "main"}], "volumes": volumes}
+    api.cluster.create(
+        "pods", NAMESPACE, {"metadata": {"name": "holder"}, "spec": spec, "status": {"phase": "Running"}}
+    )
+
+
+@pytest.mark.parametrize(("mode", "names"), [(SINGLE, ["node-2"]), (SHARED, ["node-0", "node-1", "node-2"])])
+def test_the_first_task_goes_where_its_volume_can_be_mounted(tmp_path: Path, mode: str, names: list[str]) -> None:
+    api = three_nodes()
+    api.cluster.create("persistentvolumeclaims", NAMESPACE, claim("files", 2**30, mode))
+    hold(api, "node-2")
+    assert [node.name for node in in_a_cluster(with_volume(), tmp_path, api)] == names
+
+
+def test_no_volume_is_made_for_what_never_fits(tmp_path: Path) -> None:
+    api = three_nodes()
+    with pytest.raises(DoesNotFit):
+        in_a_cluster(with_volume(slots=100), tmp_path, api)
+    assert api.cluster.names("persistentvolumeclaims") == []

@@ -73,7 +73,10 @@ async def make_run(api: Api, request: Request, record: Record) -> KubernetesPool
     pool = KubernetesPool(api, spec, program.framework, record, code)
     pool.look_ahead()
     try:
-        await pool.find_volume()
+        if pool.has_volume:
+            await pool.check_fit()  # Before one is made for nothing.
+            await pool.find_volume()
+            pool.look_ahead()
         await pool.send_files(request)
         await record.create(asked, {**request.fields, **shown}, spec.start_timeout + spec.grace)
         await pool.check_fit()
@@ -249,13 +252,17 @@ class KubernetesPool(Pool):
             return self.capacity()
         return [each.as_free for each in self._rooms]
 
+    @property
+    def has_volume(self) -> bool:
+        return self._spec.volume is not None or self._spec.strategy != "together"
+
     async def find_volume(self) -> None:
         """That which the tasks of a run share; it may have to be made."""
         spec = self._spec
         if spec.volume is not None:
             name, size = kubewords.volume(spec.volume)
             self._volume = await volumes.ensure(self._api, self._namespace, name, size)
-        elif spec.strategy != "together" and (found := kubewords.files_mount(spec.mounts)):
+        elif self.has_volume and (found := kubewords.files_mount(spec.mounts)):
             self._volume = await volumes.find(self._api, self._namespace, found.claim)
 
     @property
