@@ -83,7 +83,7 @@ def an_order(nodes: int, grace: float) -> tuple[Order, list[Object]]:
     attempt = Attempt(RUN, 0, placement, {}, "", "0", "/tmp", [""] * nodes)
     configs = agent_configs(spec, program, attempt, gang_of(spec, program, attempt))
     gang = Gang(
-        RUN, "main", 0, Owner("ConfigMap", RUN, "owner"), "", True, False, "none", CodeObjects(f"{RUN}-code", 0, ())
+        RUN, "main", 0, Owner("ConfigMap", RUN, "owner"), "", True, "", "none", CodeObjects(f"{RUN}-code", 0, ())
     )
     pods = [manifests.pod(spec, gang, index, name, configs[index]) for index, name in enumerate(placement)]
     quick = [{**config, "silence": 0.05, "grace": grace} for config in configs]

@@ -79,7 +79,7 @@ def add_pod(api: FakeApi, index: int, attempt: int = 0) -> str:
     wiring = Attempt(RUN, attempt, {"node-0": 1, "node-1": 1}, {}, "", "0", "/tmp", ["", ""])
     config = agent_configs(spec, program, wiring, gang_of(spec, program, wiring))[index]
     owner = Owner("ConfigMap", RUN, api.cluster.find("configmaps", RUN)["metadata"]["uid"])
-    gang = Gang(RUN, "main", attempt, owner, "", True, False, "none", CodeObjects(f"{RUN}-code", 0, ()))
+    gang = Gang(RUN, "main", attempt, owner, "", True, "", "none", CodeObjects(f"{RUN}-code", 0, ()))
     pod = manifests.pod(spec, gang, index, f"node-{index}", config)
     api.cluster.create("pods", NAMESPACE, pod)
     name: str = pod["metadata"]["name"]

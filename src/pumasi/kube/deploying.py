@@ -9,6 +9,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from pumasi.errors import ClusterTrouble, Conflict, NotFound, NotThere, PumasiEr
 from pumasi.kube import serving, uploading, volumes
 from pumasi.kube.api import Api
 from pumasi.kube.manifests import KIND, Object, Owner
-from pumasi.kube.rollout import Standing, last_lines, standing
+from pumasi.kube.rollout import Standing, last_lines, since, standing, still_answers
 from pumasi.kube.serving import Files, Wish
 from pumasi.kube.uploading import Say
 from pumasi.kube.volumes import Volume
@@ -143,18 +144,20 @@ async def deploy(cluster: Cluster, wish: Wish, asked: Asked, wanted: Wanted) -> 
     if not volume.is_shared:
         cluster.say(f"The volume {volume.name} can be mounted by one node at a time: all pods of {name} share a node.")
     if local.files:
-        await _put(cluster, wish, volume, local, serving.model_of(former) if former else "")
-    # One that is there changes only when what it leads to is there too.
-    made = service or await api.apply(cluster.path("services", name), serving.service(wish))
-    owner = Owner("Service", name, made["metadata"]["uid"])
-    token = await _token(cluster, wish, owner) if wish.has_token else ""
-    package = serving.package(wish, owner)
-    with suppress(Conflict):
-        await api.create(cluster.path("configmaps"), package)
-    new = serving.deployment(wish, files_of(asked, local, name), volume, package, owner)
-    await api.apply(cluster.path("deployments", name), new)
+        await _put(cluster, wish, volume, local, former)
+    # Where fewer are to reach it, that comes first; where more are, it comes when what it leads to is there.
+    if service is None or _narrows(service, wish):
+        service = await api.apply(cluster.path("services", name), serving.service(wish))
+    started = _time(api.now)
     try:
-        broken = await _rolled_out(cluster, name, serving.revision_of(new))
+        new, token = await _make(cluster, wish, files_of(asked, local, name), volume, service)
+    except PumasiError:
+        if former is None:
+            with suppress(PumasiError):
+                await remove(cluster, name)
+        raise
+    try:
+        broken = await _rolled_out(cluster, new, started)
     except asyncio.CancelledError:
         cluster.say(f"{name} goes on changing in the cluster. The same command watches it again.")
         raise
@@ -163,6 +166,25 @@ async def deploy(cluster: Cluster, wish: Wish, asked: Asked, wanted: Wanted) -> 
     await api.apply(cluster.path("services", name), serving.service(wish))
     await _forget_packages(cluster, name, [new, *([former] if former else [])])
     return Address(await _url(cluster, wish, token), token, volume)
+
+
+def _narrows(service: Object, wish: Wish) -> bool:
+    return serving.EXPOSURES.index(wish.expose) < serving.EXPOSURES.index(service["spec"].get("type", "ClusterIP"))
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+async def _make(cluster: Cluster, wish: Wish, files: Files, volume: Volume, service: Object) -> tuple[Object, str]:
+    """The Deployment as it is asked for, and the token."""
+    owner = Owner("Service", wish.name, service["metadata"]["uid"])
+    token = await _token(cluster, wish, owner) if wish.has_token else ""
+    package = serving.package(wish, owner)
+    with suppress(Conflict):
+        await cluster.api.create(cluster.path("configmaps"), package)
+    new = serving.deployment(wish, files, volume, package, owner)
+    return await cluster.api.apply(cluster.path("deployments", wish.name), new), token
 
 
 async def _found(cluster: Cluster, name: str) -> tuple[Object | None, Object | None]:
@@ -176,12 +198,15 @@ async def _found(cluster: Cluster, name: str) -> tuple[Object | None, Object | N
     return service, deployment
 
 
-async def _put(cluster: Cluster, wish: Wish, volume: Volume, local: Local, current: str) -> None:
-    """Of what was there for this name, only what is served now stays: should the new one fail, that goes on."""
+async def _put(cluster: Cluster, wish: Wish, volume: Volume, local: Local, former: Object | None) -> None:
+    """Of what was there for this name, only what is served now, or is about to be, stays: should the new one fail, that
+    goes on."""
     where = uploading.Where(cluster.namespace, volume, wish.image, wish.python, wish.node_selector, wish.tolerations)
     folder = folder_of(wish.name)
     files = {f"{folder}/{local.digest}/{place}": path for place, path in local.files.items()}
-    keep = {folder: {local.digest, current} - {""}}
+    pods = await cluster.api.list(cluster.path("pods"), labelSelector=serving.of_service(wish.name))
+    used = {serving.model_of_pod(pod) for pod in pods} | ({serving.model_of(former)} if former else set())
+    keep = {folder: {local.digest, *used} - {""}}
     await uploading.put(cluster.api, where, files, cluster.say, keep=keep)
 
 
@@ -194,21 +219,23 @@ async def _token(cluster: Cluster, wish: Wish, owner: Owner) -> str:
     return token
 
 
-async def _rolled_out(cluster: Cluster, name: str, revision: str) -> PumasiError | None:
-    """Why it will never be, if so."""
+async def _rolled_out(cluster: Cluster, new: Object, started: str) -> PumasiError | None:
+    """Why it will never be, if so. Its pods come one after the other."""
+    name, revision = new["metadata"]["name"], serving.revision_of(new)
+    limit = serving.START_SECONDS * max(1, new["spec"].get("replicas", 1))
     waits: list[str] = []
     try:
-        return await within(_rolling(cluster, name, revision, waits), serving.START_SECONDS)
+        return await within(_rolling(cluster, name, revision, started, waits), limit)
     except asyncio.TimeoutError:
         said = await _log(cluster, name, revision)
-        what = f"{name} was not ready within {serving.START_SECONDS} s: {waits[-1] if waits else 'nobody says why'}."
+        what = f"{name} was not ready within {limit} s: {waits[-1] if waits else 'nobody says why'}."
         return ClusterTrouble(f"{what} It said:\n{said}" if said else what)
 
 
-async def _rolling(cluster: Cluster, name: str, revision: str, waits: list[str]) -> PumasiError | None:
+async def _rolling(cluster: Cluster, name: str, revision: str, started: str, waits: list[str]) -> PumasiError | None:
     """`waits`: for what, in the order in which it came to be."""
     while True:
-        found = await _look(cluster, name, revision)
+        found = await _look(cluster, name, revision, started)
         if found.done:
             return None
         if found.broken:
@@ -220,14 +247,16 @@ async def _rolling(cluster: Cluster, name: str, revision: str, waits: list[str])
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-async def _look(cluster: Cluster, name: str, revision: str) -> Standing:
+async def _look(cluster: Cluster, name: str, revision: str, started: str) -> Standing:
     pods = await cluster.api.list(cluster.path("pods"), labelSelector=serving.of_service(name))
     deployment = await cluster.api.get(cluster.path("deployments", name))
     if serving.revision_of(deployment) != revision:
         raise Conflict(f"Somebody else has changed {name} meanwhile.", "What they want to be served wins.")
     new = [pod for pod in pods if pod["metadata"]["labels"].get(serving.REVISION) == revision]
-    events = [] if new else await _refusals(cluster, name, revision)
-    return standing(deployment, new, [pod for pod in pods if pod not in new], events)
+    events = [] if new else since(await _refusals(cluster, name, revision), started)
+    now = _time(cluster.api.now)
+    former = [pod for pod in pods if pod not in new and still_answers(pod, now)]
+    return standing(deployment, new, former, events)
 
 
 def _new(name: str, revision: str) -> str:

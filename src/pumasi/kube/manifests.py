@@ -24,7 +24,7 @@ Object = dict[str, Any]
 
 DOMAIN = f"{OWN_DOMAIN}/"
 RUN, KIND, TASK, ATTEMPT, INDEX = (DOMAIN + word for word in ("run", "kind", "task", "attempt", "index"))
-WAITING = DOMAIN + "waiting"
+WAITING, CLAIM = DOMAIN + "waiting", DOMAIN + "claim"
 FOLDER = OWN_FOLDER
 WORK = f"{FOLDER}/work"
 HUB_PORT = 7700
@@ -68,7 +68,7 @@ class Owner(NamedTuple):
 
 class Gang(NamedTuple):
     """What the pods of one attempt have in common. `secret` and `hub` are empty for a gang of one pod; `pinned` is
-    False where the cluster's scheduler chooses the nodes; then `on_one_node` keeps all pods of the run together."""
+    False where the cluster's scheduler chooses the nodes; `single` is a volume that one node can mount at a time."""
 
     run: str
     task: str
@@ -76,7 +76,7 @@ class Gang(NamedTuple):
     owner: Owner
     hub: str
     pinned: bool
-    on_one_node: bool
+    single: str
     framework: str
     code: CodeObjects
 
@@ -190,6 +190,7 @@ def pod_name(run: str, task: str, attempt: int, index: int) -> str:
 def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]) -> Object:
     """The agent of one node, with the slots that it has. Whatever the user sets with --set comes last."""
     own = {TASK: gang.task, ATTEMPT: str(gang.attempt), INDEX: str(index)}
+    own |= {CLAIM: gang.single} if gang.single else {}
     metadata = _metadata(pod_name(gang.run, gang.task, gang.attempt, index), gang.run, "rank", gang.owner)
     metadata["labels"] = {**spec.labels, **metadata["labels"], **own}
     if spec.annotations:
@@ -204,8 +205,8 @@ def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]
     }
     if gang.pinned:
         body["affinity"] = pin(node)
-    elif gang.on_one_node:
-        body["affinity"] = _beside(gang.run)
+    elif gang.single:
+        body["affinity"] = beside(gang.single)
     if spec.node_selector:
         body["nodeSelector"] = dict(spec.node_selector)
     if spec.priority_class:
@@ -304,9 +305,9 @@ def pin(node: str) -> Object:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def _beside(run: str) -> Object:
-    """Where a pod of that run is, if there is one."""
-    term = {"labelSelector": {"matchLabels": {RUN: run, KIND: "rank"}}, "topologyKey": "kubernetes.io/hostname"}
+def beside(claim: str) -> Object:
+    """Where another pod of ours has that volume, if there is one: no other node can mount it meanwhile."""
+    term = {"labelSelector": {"matchLabels": {CLAIM: claim}}, "topologyKey": "kubernetes.io/hostname"}
     return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 

@@ -127,7 +127,7 @@ def _gang(spec: Spec, program: Program, name: str, hub: str, packed: bytes) -> m
         owner=manifests.Owner("Job", name, ""),
         hub=hub,
         pinned=False,
-        on_one_node=False,
+        single="",
         framework=program.framework,
         code=manifests.code_objects(name, packed),
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pumasi.kube import sight
+from pumasi.kube.discovery import has_ended
 
 Object = Mapping[str, Any]
 _TAIL = 12
@@ -35,7 +36,8 @@ def standing(
         if why := sight.hindrance(pod):
             return Standing(broken=why) if why.hopeless else Standing(waiting=why.reason.rstrip("."))
     if not pods and events:
-        return Standing(broken=sight.rejection(events[-1]["message"]))
+        why = sight.rejection(max(events, key=_last)["message"])
+        return Standing(broken=why) if why.hopeless else Standing(waiting=why.reason.rstrip("."))
     return Standing(waiting=_phase(pods))
 
 
@@ -44,6 +46,21 @@ def _is_done(deployment: Object) -> bool:
     seen = status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
     counts = [status.get(key, 0) for key in ("updatedReplicas", "availableReplicas", "replicas")]
     return bool(seen and counts == [wanted] * 3)
+
+
+def _last(event: Object) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
+def since(events: Sequence[Object], moment: str) -> list[Object]:
+    """Those that were told from then on: of an earlier try there may be others. Times as the API writes them."""
+    return [event for event in events if _last(event) >= moment]
+
+
+def still_answers(pod: Object, now: str) -> bool:
+    """Not one that has ended, nor one that should have by now and whose node does not say so."""
+    until = pod["metadata"].get("deletionTimestamp")
+    return not has_ended(pod) and (until is None or until >= now)
 
 
 def _status(pod: Object) -> Object:

@@ -28,7 +28,6 @@ _GRACE = 30
 _MEBIBYTE = 2**20
 _MEMORY = 256 * _MEBIBYTE
 _REVISIONS = 2
-_HOSTNAME = "kubernetes.io/hostname"
 
 
 class Files(NamedTuple):
@@ -128,15 +127,9 @@ def _template(wish: Wish, files: Files, volume: Volume, package: Object) -> Obje
         "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": volume.name}}],
     }
     if not volume.is_shared:
-        pod["affinity"] = _together(wish.name)
-    annotations = {MODEL: files.digest}
-    return {"metadata": {"labels": labels(wish.name, "server"), "annotations": annotations}, "spec": pod}
-
-
-def _together(name: str) -> Object:
-    """On the node where its other pods are: no other one can mount the volume."""
-    term = {"labelSelector": {"matchLabels": {SERVICE: name, KIND: "server"}}, "topologyKey": _HOSTNAME}
-    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        pod["affinity"] = manifests.beside(volume.name)
+    own = {**labels(wish.name, "server"), manifests.CLAIM: volume.name}
+    return {"metadata": {"labels": own, "annotations": {MODEL: files.digest}}, "spec": pod}
 
 
 def _container(wish: Wish, files: Files, package: Object) -> Object:
@@ -178,6 +171,10 @@ def package_of(thing: Mapping[str, Any]) -> str:
 def model_of(thing: Mapping[str, Any]) -> str:
     """The digest of the files that we have put onto the volume for a Deployment; empty where we have put none."""
     return str((thing["spec"]["template"]["metadata"].get("annotations") or {}).get(MODEL, ""))
+
+
+def model_of_pod(pod: Mapping[str, Any]) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get(MODEL, ""))
 
 
 def revision_of(thing: Mapping[str, Any]) -> str:

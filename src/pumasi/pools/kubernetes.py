@@ -146,7 +146,7 @@ def _word(api: Api) -> str:
 
 def _check_changes(spec: Spec, framework: str, code: CodeObjects) -> None:
     """Whether what --set asks for can be done to a pod at all is told before anything is made."""
-    gang = manifests.Gang("run", "main", 0, manifests.Owner("", "", ""), "hub", True, False, framework, code)
+    gang = manifests.Gang("run", "main", 0, manifests.Owner("", "", ""), "hub", True, "", framework, code)
     manifests.pod(spec, gang, 0, "node", {"slots": 1})
 
 
@@ -437,7 +437,7 @@ class KubernetesPool(Pool):
             owner=self._record.owner,
             hub="",
             pinned=not self.is_blind,
-            on_one_node=bool(self._single),
+            single=self._single,
             framework=self._framework,
             code=self._code,
         )

@@ -9,7 +9,8 @@ import asyncio
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,6 +82,7 @@ class Batcher:
         self._timer: asyncio.TimerHandle | None = None
         self._busy_since: float | None = None
         self._ended = False
+        self._users = 0
         self._work: queue.SimpleQueue[list[Waiting] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="pumasi-serve-model", daemon=True).start()
 
@@ -104,8 +106,18 @@ class Batcher:
         except asyncio.TimeoutError:
             raise Refusal(504, "timeout", "The model took too long.", "Try again, or send fewer inputs.") from None
 
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """For who may still join the line."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._arrange()
+
     def end(self) -> None:
-        """When the line is empty, the thread ends."""
+        """When the line is empty and nobody can join it any more, the thread ends."""
         self._ended = True
         self._arrange()
 
@@ -118,7 +130,7 @@ class Batcher:
             return
         due = self._line.due()
         if due is None:
-            if self._ended:
+            if self._ended and not self._users:
                 self._work.put(None)
         elif due <= self._loop.time():
             self._begin()
@@ -137,26 +149,29 @@ class Batcher:
 
     def _run(self) -> None:
         while (batch := self._work.get()) is not None:
-            rows = [each.row for each in batch]
-            try:
-                found: Numbers | Exception = self._predict(padded(rows))[: len(batch)]
-            except Exception as error:  # noqa: BLE001
-                found = error
+            found = self._calculate([each.row for each in batch])
             try:
                 self._loop.call_soon_threadsafe(self._finish, batch, found)
             except RuntimeError:
                 # The loop is closed: nobody waits any more.
                 return
 
-    def _finish(self, batch: Sequence[Waiting], found: Numbers | Exception) -> None:
+    def _calculate(self, rows: Sequence[Numbers]) -> Sequence[Numbers | Exception]:
+        """Where a batch fails, each of it by itself: one bad input is nobody else's."""
+        try:
+            return list(self._predict(padded(rows))[: len(rows)])
+        except Exception as error:  # noqa: BLE001
+            return [error] if len(rows) == 1 else [self._calculate([row])[0] for row in rows]
+
+    def _finish(self, batch: Sequence[Waiting], found: Sequence[Numbers | Exception]) -> None:
         self._busy_since = None
-        for place, each in enumerate(batch):
+        for each, answer in zip(batch, found, strict=True):
             if each.answer.done():
                 continue
-            if isinstance(found, Exception):
-                each.answer.set_exception(_trouble(found))
+            if isinstance(answer, Exception):
+                each.answer.set_exception(_trouble(answer))
             else:
-                each.answer.set_result(found[place])
+                each.answer.set_result(answer)
         self._arrange()
 
 

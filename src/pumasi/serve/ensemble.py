@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pumasi.errors import UsageError
 from pumasi.serve.answers import Verdict, verdict
 from pumasi.serve.models import Model, load
-from pumasi.serve.preprocessing import Array, Preprocessing, Text, read
+from pumasi.serve.preprocessing import Array, Preprocessing, read
 from pumasi.serve.sources import Sources, beside
 
 Numbers = NDArray[Any]
@@ -33,7 +33,7 @@ class Ensemble(NamedTuple):
 
     def predict(self, rows: Numbers) -> Numbers:
         """Inputs × models × outputs."""
-        usual = "int64" if isinstance(self.preprocessing, Text) else "float32"
+        usual = "float32" if getattr(self.preprocessing, "ids", None) is None else "int64"
         return np.stack([model.predict(rows.astype(model.dtype or usual)) for model in self.models], axis=1)
 
     def verdict(self, outputs: Numbers) -> Verdict:
@@ -44,11 +44,14 @@ def gather(sources: Sources, batch: int, say: Say) -> Ensemble:
     """Loaded, checked, and warm: every size of a batch up to `batch` was calculated once."""
     paths = sources.models()
     described_by = sources.described_by()
-    preprocessing: Preprocessing = Array() if described_by is None else read(described_by)
+    described: Preprocessing = Array() if described_by is None else read(described_by)
+    preprocessing = described
     models = []
     for path in paths:
         say(f"loading {path} …")
         models.append(load(path))
+    for caution in dict.fromkeys(filter(None, (model.caution for model in models))):
+        say(caution)
     main = models[0]
     lacks_words = described_by is None and main.ids is not None
     if isinstance(preprocessing, Array):
@@ -57,7 +60,7 @@ def gather(sources: Sources, batch: int, say: Say) -> Ensemble:
     for path, model in zip(paths, models, strict=True):
         _check(path, model, main, preprocessing)
         own = beside(path)
-        if path != sources.model and described_by is not None and own.exists() and read(own) != preprocessing:
+        if path != sources.model and described_by is not None and own.exists() and read(own) != described:
             raise UsageError(
                 f"{path} was trained with another preprocessing than {sources.model}.",
                 "Models that vote have to mean the same by the same numbers.",

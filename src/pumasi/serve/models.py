@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -18,13 +19,14 @@ from pumasi.errors import UsageError
 from pumasi.serve.sources import KERAS, SAVE_SCRIPT, SAVE_WHOLE, WITHOUT_ARCHITECTURE, check
 
 Numbers = NDArray[Any]
+_SAFE_KERAS = (3, 11, 3)
 _BACKENDS = ("tensorflow", "jax", "torch")
 """In the order in which one is chosen where nobody says which."""
 
 
 class Model(NamedTuple):
     """`shape` of one input and `dtype` are None where the file does not say; so is a length that may vary. `ids`: the
-    inputs are ids below that, for an embedding."""
+    inputs are ids below that, for an embedding. `caution`: what whoever serves it should know."""
 
     name: str
     framework: str
@@ -32,6 +34,7 @@ class Model(NamedTuple):
     dtype: str | None
     ids: int | None
     predict: Callable[[Numbers], Numbers]
+    caution: str = ""
 
 
 def load(path: Path) -> Model:
@@ -55,10 +58,19 @@ def _load_keras(path: Path) -> Model:
         return np.asarray(model.predict_on_batch(rows))
 
     framework = f"Keras on {keras.backend.backend()}"
+    caution = _caution(str(getattr(keras, "__version__", "")))
     if not inputs:
-        return Model(path.name, framework, None, None, None, predict)
+        return Model(path.name, framework, None, None, None, predict, caution)
     shape = tuple(inputs[0].shape[1:])
-    return Model(path.name, framework, shape, str(inputs[0].dtype), _ids(keras, model), predict)
+    return Model(path.name, framework, shape, str(inputs[0].dtype), _ids(keras, model), predict, caution)
+
+
+def _caution(version: str) -> str:
+    """Before, code in a file can get around `safe_mode` (CVE-2025-9905, CVE-2025-9906, CVE-2025-49655)."""
+    if tuple(int(number) for number in re.findall(r"\d+", version)[:3]) >= _SAFE_KERAS:
+        return ""
+    wanted = ".".join(map(str, _SAFE_KERAS))
+    return f"Keras {version} may run code that is in a model's file: serve only files that you trust, or take {wanted}."
 
 
 def _import_keras(path: Path) -> Any:

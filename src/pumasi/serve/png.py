@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_PIXELS = 1024 * 1024
+MOST_SIDE = 4096
+"""Pixels of one side: what it takes to decode and to fit a picture goes with its sides, too."""
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
 """By the type of colour: grey, RGB, grey with alpha, RGB with alpha."""
@@ -34,6 +36,8 @@ def decode(data: bytes) -> Pixels:
         raise ValueError("it is interlaced" if interlace else "it is compressed in an unknown way")
     if not 0 < width * height <= MOST_PIXELS:
         raise ValueError(f"it has {width} × {height} pixels, and {MOST_PIXELS:,} at most are taken")
+    if max(width, height) > MOST_SIDE:
+        raise ValueError(f"it has {width} × {height} pixels, and a side can have {MOST_SIDE:,} at most")
     line = 1 + width * _CHANNELS[colour]
     packed = b"".join(body for name, body in chunks if name == b"IDAT")
     raw = _unpacked(packed, height * line)

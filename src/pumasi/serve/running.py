@@ -147,17 +147,17 @@ class _Life:
         self._say(f"{context.get('message')}: {context.get('exception', '')}")
 
     async def _live(self, started: Callable[[Ensemble], Started]) -> None:
+        seen = changed = await _in_thread(self._signature)
         loaded = await self._load()
         self._app.asked = time.monotonic()
         self._ready(started(loaded))
-        seen = changed = self._signature()
         while True:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._reload.wait(), _LOOK_SECONDS)
             if self._is_alone():
                 self._say(f"Nobody has asked anything for {self._options.alone_for:g} s: this is the end.")
                 self._end(0)
-            now = self._signature()
+            now = await _in_thread(self._signature)
             # A file that is still being written changes from one look to the next.
             is_settled = now != seen and now == changed and None not in now
             changed = now
@@ -173,7 +173,7 @@ class _Life:
     async def _load_again(self) -> None:
         try:
             loaded = await self._load()
-        except PumasiError as error:
+        except (PumasiError, OSError) as error:
             self._say(f"What has changed can't be served, so the earlier models go on. {error}")
             return
         self._app.metrics.reloads += 1
@@ -193,10 +193,10 @@ class _Life:
         sources = self._options.sources
         try:
             models = sources.models()
+            optional = [path for path in map(beside, models) if path.exists()]
         except (OSError, UsageError):
             return (None,)
         described = [sources.preprocessing] if sources.preprocessing else []
-        optional = [path for path in map(beside, models) if path.exists()]
         return tuple(_signature(path) for path in (*models, *described, *optional))
 
 

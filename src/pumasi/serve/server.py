@@ -45,6 +45,14 @@ class Server:
         while self.busy:
             await asyncio.sleep(_PAUSE_SECONDS)
 
+    def make_room(self, newcomer: Connection) -> None:
+        """Who says nothing for longest gives way: silence must not keep anybody out, nor the cluster's probes."""
+        idle = [each for each in self.connections if each is not newcomer and each.is_idle]
+        if idle:
+            longest = min(idle, key=lambda each: each.deadline)
+            self.connections.discard(longest)
+            longest.abort()
+
     def close(self) -> None:
         self._sweeping.cancel()
         for connection in list(self.connections):
@@ -88,6 +96,8 @@ class Connection(asyncio.Protocol):
         self._address = str(peer[0]) if peer else ""
         limits = self._server.limits
         self._server.connections.add(self)
+        if len(self._server.connections) > limits.connections:
+            self._server.make_room(self)
         count = len(self._server.connections)
         if count > 2 * limits.connections:
             self.abort()
