@@ -73,7 +73,8 @@ def pack(
         if not folder.is_dir():
             raise UsageError(f"There is no folder {_shown(str(folder))}.", "Check the name of the working folder.")
         needed = _Needed(folder, must)
-        walk = _Walk(os.path.realpath(folder), needed, {os.path.realpath(path) for path in stays})
+        named = {os.path.join(os.path.realpath(path.parent), path.name) for path in stays}  # noqa: PTH118
+        walk = _Walk(os.path.realpath(folder), needed, named | {os.path.realpath(path) for path in stays})
         walk.run()
         return _pack(walk, needed, _Archive(leave_out))
     except OSError as error:

@@ -24,7 +24,7 @@ from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
 from pumasi.errors import ClusterTrouble, DoesNotFit, RunBusy, Unreachable
-from pumasi.pools.base import Found, FoundTask, Order, Pool
+from pumasi.pools.base import Found, FoundTask, Order, Pool, kept_task
 from pumasi.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -121,8 +121,10 @@ class Manager:
                 self._recorder.event(time.time(), "flow", run=self._run_id, title=self._flow.title, **told)
             self._post(manage.Begun(now))
             return manage.begin(self._flow, policy)
-        self._post(manage.Begun(now - (time.time() - found.created)))
+        self._post(manage.Begun(now, since=now - (time.time() - found.created)))
         self._started = found.started
+        if self._flow.title:
+            self._recorder.take_over({name: kept_task(task) for name, task in found.tasks.items()})
         self._ended = {name: task.outcome for name, task in found.tasks.items() if task.outcome is not None}
         if self._flow.title:
             self._note(f"{self._run_id} goes on: {len(self._ended)} of its tasks are done already.")
@@ -131,7 +133,7 @@ class Manager:
 
     def _go_on(self, name: str, found: FoundTask, now: float) -> manage.TaskState:
         """With what another manager has left of it."""
-        phase = _PHASES.get(found.state, manage.Phase.QUEUED)
+        phase = _PHASES.get(found.state, manage.Phase.QUEUED) if found.placement else manage.Phase.QUEUED
         state = manage.TaskState(name, found.attempt, phase, restarts=found.restarts)
         if found.outcome is not None:
             return state.ended(found.outcome)
@@ -247,6 +249,7 @@ class Manager:
 
     async def _find_room(self, task: str, attempt: int) -> manage.Event:
         spec = self._task(task, attempt).spec
+        self._pool.release(task)
         try:
             nodes = await self._pool.nodes()
         except Unreachable as error:

@@ -77,6 +77,10 @@ class Recorder:
         except SystemTrouble as trouble:
             self._tell(at, trouble)
 
+    def take_over(self, tasks: Mapping[str, dict[str, Any]]) -> None:
+        """What another manager has kept of them, which may be more than our own store has."""
+        self._tasks = dict(tasks)
+
     def task(self, at: float, name: str, **fields: object) -> None:
         """What the next manager needs of one of several tasks."""
         self._tasks.setdefault(name, {}).update(fields)

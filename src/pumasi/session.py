@@ -107,7 +107,8 @@ def can_go_on(store: Store, record: RunRecord) -> bool:
         return False
     if record.is_remote:
         return record.ended is None and not record.detached and _is_there(record)
-    return (record.ended is None or record.state == "lost") and bool(store.tasks(record.id))
+    lost = record.state == "lost" and "task" not in (record.outcome or {})  # for its manager, not for one of its tasks
+    return (record.ended is None or lost) and bool(store.tasks(record.id))
 
 
 def _is_there(record: RunRecord) -> bool:
@@ -248,7 +249,8 @@ def _pack(spec: Spec) -> bytes:
 def detach(store: Store, spec: Spec, *, lifeline: bool = False) -> tuple[RunRecord, subprocess.Popen[bytes]]:
     """Start it in the background. With a lifeline it is stopped when the process that holds its other end is gone."""
     spec, program, _ = prepare(spec, store.home)
-    record = new_record(store, spec, program.framework, detached=True)
+    left = interrupted(store, spec) if spec.pool == "local" else None
+    record = left or new_record(store, spec, program.framework, detached=True)
     return record, start_background(store, record, "lifeline" if lifeline else "alone")
 
 

@@ -17,7 +17,7 @@ from pumasi.errors import UsageError
 from pumasi.kube import serving
 from pumasi.kube.deploying import Asked, files_of, gather
 from pumasi.kube.manifests import Owner
-from pumasi.kube.rollout import standing
+from pumasi.kube.rollout import since, standing, still_answers
 from pumasi.kube.serving import Files, Wish
 from pumasi.kube.volumes import Volume
 from tests.unit.test_kube_manifests import assert_restricted
@@ -246,7 +246,43 @@ def test_an_image_that_is_not_there_is_the_end() -> None:
 
 
 def test_pods_that_the_cluster_does_not_take_are_the_end() -> None:
-    said = "exceeded quota: few, requested: pods=1, used: pods=1, limited: pods=1"
+    said = "exceeded quota: few, requested: pods=2, used: pods=0, limited: pods=1"
     found = standing(ROLLING, [], [], [{"message": said}])
     assert found.broken
     assert "The quota few" in found.broken.reason
+
+
+def test_room_that_others_may_give_back_is_waited_for() -> None:
+    said = "exceeded quota: few, requested: pods=1, used: pods=1, limited: pods=1"
+    found = standing(ROLLING, [], [], [{"message": said}])
+    assert (found.broken, found.waiting.startswith("The quota few does not allow it")) == (None, True)
+
+
+def test_only_what_was_told_since_the_change_counts_and_of_that_the_newest() -> None:
+    events: list[dict[str, Any]] = [
+        {"message": "new", "lastTimestamp": "2026-11-16T12:00:05Z"},
+        {"message": "newest", "lastTimestamp": "2026-11-16T12:00:09Z"},
+        {"message": "old", "lastTimestamp": "2026-11-16T11:59:00Z"},
+        {"message": "of a newer kind", "lastTimestamp": None, "eventTime": "2026-11-16T12:00:06.123456Z"},
+    ]
+    counted = since(events, "2026-11-16T12:00:05Z")
+    assert [event["message"] for event in counted] == ["new", "newest", "of a newer kind"]
+    found = standing(ROLLING, [], [], counted)
+    assert found.broken
+    assert "newest" in found.broken.reason
+
+
+@pytest.mark.parametrize(
+    ("metadata", "phase", "answers"),
+    [
+        ({}, "Running", True),
+        ({}, "Failed", False),
+        ({"deletionTimestamp": "2026-11-16T12:00:10Z"}, "Running", True),
+        ({"deletionTimestamp": "2026-11-16T11:00:00Z"}, "Running", False),
+    ],
+)
+def test_a_pod_that_has_ended_or_should_have_keeps_no_change_waiting(
+    metadata: dict[str, str], phase: str, answers: bool
+) -> None:
+    pod = {"metadata": metadata, "status": {"phase": phase}}
+    assert still_answers(pod, "2026-11-16T12:00:00Z") is answers

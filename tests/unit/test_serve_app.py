@@ -380,12 +380,25 @@ async def test_a_client_that_does_not_take_its_answers_is_cut_off() -> None:
 async def test_there_are_only_so_many_connections() -> None:
     async with serving(ensemble(), Limits(connections=3)) as place:
         opened = [await asyncio.open_connection("127.0.0.1", place.port) for _ in range(3)]
+        for _, writer in opened:
+            writer.write(b"GET ")
         await asyncio.sleep(0.05)
         told = Told(await place.send(b""))
         assert (told.status, told.code) == (503, "busy")
         opened[0][1].close()
         await asyncio.sleep(0.05)
         assert (await place.ask("GET", "/healthz")).status == 200
+        for _, writer in opened:
+            writer.close()
+
+
+@asynchronous
+async def test_who_is_silent_for_longest_gives_way_to_newcomers() -> None:
+    async with serving(ensemble(), Limits(connections=3)) as place:
+        opened = [await asyncio.open_connection("127.0.0.1", place.port) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert (await place.ask("GET", "/healthz")).status == 200
+        assert await opened[0][0].read() == b""
         for _, writer in opened:
             writer.close()
 

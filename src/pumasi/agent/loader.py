@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 _BLOCK = 1 << 20
+LARGEST = 16 << 20
+"""Bytes of one request."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -164,14 +166,19 @@ def handler_for(loader: Loader, token: str) -> type[BaseHTTPRequestHandler]:
         timeout = 120
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             asked = urlsplit(self.path)
+            said = self.headers.get("Content-Length", "0")
+            length = int(said) if said.isdecimal() and len(said) < 10 else LARGEST + 1
+            self.close_connection = True
             if not hmac.compare_digest(self.headers.get("X-Pumasi-Token", "").encode(), token.encode()):
                 self._send(401, {"message": "the token is wrong"})
+            elif length > LARGEST:
+                self._send(413, {"message": "that is too much at once"})
             elif asked.path not in loader.actions:
                 self._send(404, {"message": "there is nothing here"})
             else:
-                self._send(200, loader.answer(asked.path, parse_qs(asked.query), body))
+                self.close_connection = False
+                self._send(200, loader.answer(asked.path, parse_qs(asked.query), self.rfile.read(length)))
 
         def _send(self, status: int, thing: Answer) -> None:
             text = json.dumps(thing).encode()

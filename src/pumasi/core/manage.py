@@ -55,7 +55,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Begun(Event):
-    """The manager is there. For an adopted run, `at` is when the run began, so that its timeout goes on."""
+    """The manager is there. An adopted run has begun earlier: its timeout counts from then."""
+
+    since: float | None = None
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,7 @@ def step(state: RunState, event: Event) -> Step:
     if state.outcome is not None:
         return state, ()
     if isinstance(event, Begun) and state.begun is None:
-        state = replace(state, begun=event.at)
+        state = replace(state, begun=event.at if event.since is None else event.since)
     elif isinstance(event, Tick):
         state = replace(state, wake=None)
     state, heard = _hear(_close(state, event), event)
@@ -294,9 +296,9 @@ def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
             launching = replace(task, phase=Phase.LAUNCHING, due=event.at + state.policy.start_timeout)
             return launching, (Launch(task.name, task.attempt, event.placement),)
         case Refused() if task.phase is Phase.PLACING:
-            return _wait_for_room(state.policy, task, event)
+            return _wait_for_room(state, task, event)
         case TurnedAway() if task.phase is Phase.LAUNCHING:
-            return _wait_for_room(state.policy, replace(task, attempt=task.attempt + 1), event, event.patience)
+            return _wait_for_room(state, replace(task, attempt=task.attempt + 1), event, event.patience)
         case TurnedAway() if task.phase in (Phase.ENDING, Phase.KILLING):
             why = task.cause or Outcome(Verdict.FAILED, event.reason, event.hint)
             return _restart_or_end(state, task, why, event.at, spends=True)
@@ -312,8 +314,10 @@ def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
     return task, ()
 
 
-def _wait_for_room(policy: Policy, task: TaskState, event: Refused | TurnedAway, patience: float = 1.0) -> TaskStep:
-    if event.hopeless or not policy.wait:
+def _wait_for_room(state: RunState, task: TaskState, event: Refused | TurnedAway, patience: float = 1.0) -> TaskStep:
+    """Who does not want to wait still waits for other tasks of the same run."""
+    others = any(other.phase in _UP for name, other in state.tasks.items() if name != task.name)
+    if event.hopeless or not (state.policy.wait or others):
         return task.ended(Outcome(Verdict.FAILED, event.reason, event.hint)), ()
     due = event.at + _pause(task.refusals, LONGEST_WAIT) * patience
     waiting = replace(task, phase=Phase.QUEUED, due=due, refusals=task.refusals + 1, waiting_for=event.reason)

@@ -157,7 +157,7 @@ async def deploy(cluster: Cluster, wish: Wish, asked: Asked, wanted: Wanted) -> 
                 await remove(cluster, name)
         raise
     try:
-        broken = await _rolled_out(cluster, new, started)
+        broken = await _rolled_out(cluster, new, former["spec"].get("replicas", 1) if former else 1, started)
     except asyncio.CancelledError:
         cluster.say(f"{name} goes on changing in the cluster. The same command watches it again.")
         raise
@@ -184,7 +184,8 @@ async def _make(cluster: Cluster, wish: Wish, files: Files, volume: Volume, serv
     with suppress(Conflict):
         await cluster.api.create(cluster.path("configmaps"), package)
     new = serving.deployment(wish, files, volume, package, owner)
-    return await cluster.api.apply(cluster.path("deployments", wish.name), new), token
+    await cluster.api.apply(cluster.path("deployments", wish.name), new)
+    return new, token
 
 
 async def _found(cluster: Cluster, name: str) -> tuple[Object | None, Object | None]:
@@ -219,10 +220,10 @@ async def _token(cluster: Cluster, wish: Wish, owner: Owner) -> str:
     return token
 
 
-async def _rolled_out(cluster: Cluster, new: Object, started: str) -> PumasiError | None:
+async def _rolled_out(cluster: Cluster, new: Object, replicas: int, started: str) -> PumasiError | None:
     """Why it will never be, if so. Its pods come one after the other."""
     name, revision = new["metadata"]["name"], serving.revision_of(new)
-    limit = serving.START_SECONDS * max(1, new["spec"].get("replicas", 1))
+    limit = serving.START_SECONDS * max(1, replicas)
     waits: list[str] = []
     try:
         return await within(_rolling(cluster, name, revision, started, waits), limit)

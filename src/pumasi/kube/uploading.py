@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from pumasi.agent.files import loader_text
 from pumasi.core.kubewords import VOLUME_PATH
-from pumasi.errors import ClusterTrouble, Forbidden, SystemTrouble, Unreachable, UsageError
+from pumasi.errors import ClusterTrouble, Forbidden, NotThere, SystemTrouble, Unreachable, UsageError
 from pumasi.kube import manifests, sight
 from pumasi.kube.api import Api
 from pumasi.kube.discovery import NOT_ENDED
@@ -42,6 +42,10 @@ SILENCE = 120
 """Seconds without a word after which the pod takes us for dead."""
 _SLOWEST = 100 * 1024
 """Bytes a second. One that is even slower runs into the Job's deadline, which is there for nodes that are lost."""
+_A_FILE = 2
+"""Seconds that each may take beside its bytes."""
+_MANY = 500
+"""Files, of which not every one is told."""
 _ANSWER_SECONDS = 60.0
 _CHECK_SECONDS = 900.0
 """For the pod to read a large file once more."""
@@ -53,8 +57,8 @@ _FIRST_WORD, _NEXT_WORD = 1.0, 5.0
 
 
 class Where(NamedTuple):
-    """The volume, and what its pod needs: an image with Python, and perhaps certain nodes. With an `owner`, it goes at
-    the latest when the owner does."""
+    """The volume, and what its pod needs: an image with Python, and perhaps certain nodes. `node`: where it is to be
+    mounted, unless it is already. With an `owner`, the pod goes at the latest when the owner does."""
 
     namespace: str
     volume: Volume
@@ -64,6 +68,7 @@ class Where(NamedTuple):
     tolerations: Sequence[Object] = ()
     owner: Owner | None = None
     as_image_user: bool = False
+    node: str = ""
 
 
 class _File(NamedTuple):
@@ -80,17 +85,36 @@ async def put(
     for path in (*files, *(keep or ())):
         check_path(path)
     found = {path: await _look_at(source, say) for path, source in files.items()}
-    async with _loader(api, where, sum(each.size for each in found.values()), say) as loader:
-        for path, file in found.items():
-            await loader.put(path, file)
+    size = sum(each.size for each in found.values())
+    async with _loader(api, where, len(found) * _A_FILE + size // _SLOWEST, say) as loader:
+        for number, (path, file) in enumerate(found.items(), start=1):
+            said = await loader.put(path, file)
+            if len(found) <= _MANY:
+                say(said)
+            elif number % _MANY == 0 or number == len(found):
+                say(f"{number:,} of {len(found):,} files are on the volume" + (" …" if number < len(found) else "."))
         for folder, names in (keep or {}).items():
             await loader.ask("keep", {"folder": folder}, json.dumps(sorted(names)).encode())
 
 
 def check_path(path: str) -> None:
     parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts or any(mark in path for mark in "\0\r\n"):
+    if (
+        not parts
+        or path.startswith("/")
+        or ".." in parts
+        or any(mark in path for mark in "\0\r\n")
+        or not _is_text(path)
+    ):
         raise UsageError(f"{path!r} is no path on a volume.", "Give one that is relative and has no '..' in it.")
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def digest(path: Path) -> str:
@@ -119,17 +143,17 @@ class _Loader:
         self._address = f"/api/v1/namespaces/{where.namespace}/pods/{pod}:{PORT}/proxy"
         self._headers = {"X-Pumasi-Token": token}
 
-    async def put(self, path: str, file: _File) -> None:
+    async def put(self, path: str, file: _File) -> str:
+        """What became of it."""
         about = {"path": path, "sha256": file.sha256}
         answer = await self.ask("begin", {**about, "size": str(file.size)})
         if answer.get("there"):
-            self._say(f"{file.source.name} is on the volume already.")
-            return
+            return f"{file.source.name} is on the volume already."
         await self._send(file, int(answer["has"]), about)
         if file.size > _LARGE:
             self._say(f"checking {file.source.name} on the volume …")
         await self.ask("finish", about)
-        self._say(f"{file.source.name} is on the volume ({shown_bytes(file.size)}).")
+        return f"{file.source.name} is on the volume ({shown_bytes(file.size)})."
 
     async def _send(self, file: _File, has: int, about: Mapping[str, str]) -> None:
         """The pod says where to go on. That may be before what was sent, but not for ever."""
@@ -162,6 +186,10 @@ class _Loader:
                     raise Unreachable(f"The files can't be sent: {error.message}", hint) from None
             except Forbidden as error:
                 raise Forbidden(error.message, _RIGHT) from None
+            except NotThere:
+                raise ClusterTrouble(
+                    "The pod that takes the files is gone.", "Was its node drained? Try again."
+                ) from None
         if "error" in answer:
             raise self._trouble(answer, query)
         return answer
@@ -188,13 +216,13 @@ _RIGHT = "Your role needs the right to create pods/proxy; the role `edit` has it
 
 
 @asynccontextmanager
-async def _loader(api: Api, where: Where, size: int, say: Say) -> AsyncGenerator[_Loader, None]:
+async def _loader(api: Api, where: Where, seconds: int, say: Say) -> AsyncGenerator[_Loader, None]:
     name, token = f"upload-{secrets.token_hex(5)}", secrets.token_urlsafe(24)
     folder = f"/api/v1/namespaces/{where.namespace}"
     jobs = f"/apis/batch/v1/namespaces/{where.namespace}/jobs"
-    node = "" if where.volume.is_shared else await holder_of(api, where)
+    node = "" if where.volume.is_shared else await holder_of(api, where) or where.node
     try:
-        made = await api.create(jobs, job(name, where, node, START_SECONDS + size // _SLOWEST))
+        made = await api.create(jobs, job(name, where, node, START_SECONDS + seconds))
         await api.create(f"{folder}/secrets", secret(name, Owner("Job", name, made["metadata"]["uid"]), token))
         pod = await _started(api, where.namespace, name, say)
         yield _Loader(api, where, pod, token, say)
@@ -218,7 +246,7 @@ def job(name: str, where: Where, node: str, deadline: int) -> Object:
         "env": [{"name": "PUMASI_LOADER_TOKEN", "valueFrom": token}],
         "ports": [{"containerPort": PORT}],
         "volumeMounts": [{"name": "volume", "mountPath": VOLUME_PATH}],
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **({} if where.as_image_user else {"securityContext": manifests.restricted_container()}),
     }

@@ -85,6 +85,11 @@ class Found(NamedTuple):
     tasks: Mapping[str, FoundTask]
 
 
+def kept_task(found: FoundTask) -> dict[str, Any]:
+    """As `Manager` keeps it."""
+    return {**found._asdict(), "outcome": None if found.outcome is None else found.outcome.told()}
+
+
 def found_task(kept: Mapping[str, Any]) -> FoundTask:
     """From what `Manager` has kept of it."""
     outcome = kept.get("outcome")
@@ -131,6 +136,9 @@ class Pool(ABC):
     async def reserve(self, task: str, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
         """Hold what `placement` needs until what is launched there has ended, and tell the GPUs a node; None when
         somebody else was faster."""
+
+    def release(self, task: str) -> None:  # noqa: B027
+        """What is held for that task, and nothing of it was launched or is left, is free again."""
 
     @abstractmethod
     async def launch(self, order: Order, sink: Sink) -> None: ...

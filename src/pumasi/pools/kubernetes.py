@@ -284,6 +284,7 @@ class KubernetesPool(Pool):
             spec.node_selector,
             [toleration(text) for text in spec.tolerations],
             as_image_user=spec.as_image_user,
+            node=self._rooms[0].name if self._single and self._rooms else "",
         )
         named = {f"pumasi/{self._run}/{place}": Path(spec.workdir, path) for place, path in files.items()}
         await uploading.put(self._api, where, dict(_each_file(named)), request.say)
@@ -358,6 +359,9 @@ class KubernetesPool(Pool):
             return {}
         return {node: [str(number) for number in range(share)] for node, share in placement.items()}
 
+    def release(self, task: str) -> None:
+        self._held.pop(task, None)
+
     # ---- gangs
 
     async def launch(self, order: Order, sink: Sink) -> None:
@@ -369,7 +373,7 @@ class KubernetesPool(Pool):
             # A Service of that name: the answer to a first try was lost. The next attempt has another name.
             hopeless = isinstance(error, (Forbidden, Rejected))
             self._record.waits = False
-            del self._held[order.task]
+            self.release(order.task)
             sink.refused(order, error.message, hopeless, error.hint)
             return
         gang = self._gang(order, sink)
@@ -407,7 +411,7 @@ class KubernetesPool(Pool):
 
     def _forget(self, key: tuple[str, int]) -> None:
         gang, task = self._gangs.pop(key), self._tasks.pop(key)
-        del self._held[gang.order.task]
+        self.release(gang.order.task)
         self._lost_nodes |= dict.fromkeys(gang.lost_nodes, time.monotonic())
         if gang.turned_away:
             # Whatever it was: there was room, and it is no use to keep it from others. Until we ask again.

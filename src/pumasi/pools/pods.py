@@ -285,7 +285,8 @@ class PodGang:
     async def _read(self, name: str) -> None:
         """Until its container has ended and all of its log has come."""
         index = self._names.index(name)
-        own = {rank["rank"] for rank in self.order.configs[index]["ranks"]}
+        config = self.order.configs[index]
+        own = {config["first"] + rank["rank"] for rank in config["ranks"]}
         sieve = self._sieves[name] = Sieve({rank: seq for rank, seq in self._heard.items() if rank in own})
         try:
             await follow(

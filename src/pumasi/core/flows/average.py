@@ -25,6 +25,8 @@ DATA, TRAIN, AVERAGE, EVALUATE, SAVE = "data", "train", "average", "evaluate", "
 ENSEMBLE = "ensemble"
 SCORES = (("accuracy", 1), ("acc", 1), ("auc", 1), ("f1", 1), ("loss", -1))
 """What names a winner, the first that there is, and whether more of it is better."""
+_FILES = (".npz", ".npy", ".csv", ".jsonl", ".parquet")
+"""Data that is one file."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class Average(Flow):
 
     def _placeholders(self, number: int, who: str, model: str) -> dict[str, str]:
         init = self.init if number == 1 else self.averaged(number - 1)
-        shard = "" if self.data is None else f"{self.folder}/data/{who}{PurePath(self.data).suffix}"
+        shard = "" if self.data is None else f"{self.folder}/data/{who}{_part_suffix(self.data)}"
         return {
             **self.values,
             "shard": shard,
@@ -252,6 +254,12 @@ class Score(NamedTuple):
 SUFFIXES = (".weights.h5", ".h5", ".hdf5", ".keras", ".npz", ".safetensors", ".pt", ".pth")
 """Of the models that can be averaged."""
 _MODEL = re.compile(r"\{model\}(\.\w[\w.]*)?")
+
+
+def _part_suffix(data: str) -> str:
+    """That of the parts, as `pumasi data` names them; those of a folder are folders."""
+    suffix = PurePath(data).suffix.lower()
+    return suffix if suffix in _FILES else ""
 
 
 def suffix_of(command: Sequence[str]) -> str:
