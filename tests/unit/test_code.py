@@ -120,6 +120,13 @@ def test_what_gets_there_in_another_way_stays(folder: Path, tmp_path: Path) -> N
     assert files(pack(folder, ["train.py"], stays=stays)) == {"train.py"}
 
 
+def test_a_link_to_what_gets_there_in_another_way_stays_too(folder: Path, tmp_path: Path) -> None:
+    put(folder, "train.py")
+    (tmp_path / "films").mkdir()
+    (folder / "reviews").symlink_to(tmp_path / "films")
+    assert files(pack(folder, ["train.py"], stays=[folder / "reviews"])) == {"train.py"}
+
+
 def test_an_empty_folder_makes_an_empty_archive(tmp_path: Path) -> None:
     assert pack(tmp_path)._replace(packed=b"") == Code(b"", 0, 0)
     assert members(pack(tmp_path)) == {}

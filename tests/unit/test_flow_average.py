@@ -264,3 +264,18 @@ def test_what_stands_after_the_model_is_the_suffix_of_its_file() -> None:
 
 def test_what_can_be_averaged_is_what_models_can_be() -> None:
     assert {f".{suffix.rpartition('.')[2]}" for suffix in SUFFIXES} == set(formats.SUFFIXES)
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        ("reviews.npz", "1.npz"),
+        ("DATA.CSV", "1.csv"),
+        ("imdb.v2", "1"),
+        ("films", "1"),
+        ("a.b/rows.parquet", "1.parquet"),
+    ],
+)
+def test_a_part_is_called_as_it_will_be(data: str, part: str) -> None:
+    values = replace(FLOW, data=data).work("train-1-1", done("data")).values
+    assert values["shard"] == f"/run/data/{part}"

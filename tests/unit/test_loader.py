@@ -181,6 +181,16 @@ def test_only_who_has_the_token_may_send(tmp_path: Path) -> None:
         assert post(port, "right", BEGIN) == (200, {"has": 0})
 
 
+@pytest.mark.parametrize(
+    ("token", "length", "status"), [("wrong", "9" * 8, 401), ("right", "9" * 8, 413), ("right", "-1", 413)]
+)
+def test_nobody_makes_it_read_without_end(tmp_path: Path, token: str, length: str, status: int) -> None:
+    with loading(tmp_path, 60) as (_, port), socket.create_connection(("127.0.0.1", port), 30) as connection:
+        head = f"POST {BEGIN} HTTP/1.1\r\nHost: x\r\nX-Pumasi-Token: {token}\r\nContent-Length: {length}\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.makefile("rb").readline().split()[1] == str(status).encode()
+
+
 def test_asked_to_go_it_takes_along_what_is_unfinished(tmp_path: Path) -> None:
     with loading(tmp_path, 60) as (process, port):
         post(port, "right", BEGIN)

@@ -454,6 +454,16 @@ class TestAdoption:
         _, actions = step(state, Ended(2, "main", 3, FAILED))
         assert actions == (Finish(FAILED),)
 
+    def test_what_is_new_in_an_old_run_has_all_its_time_and_the_run_only_what_is_left(self) -> None:
+        state = begin(Single(), Policy(timeout=1000, start_timeout=60))
+        state, actions = step(state, Begun(0, since=-900))
+        assert actions == (Place("main", 0), Wake(60))
+        state, actions = step(state, Placed(59, "main", 0, ROOM))
+        assert actions[0] == Launch("main", 0, ROOM)
+        state, _ = step(state, Started(60, "main", 0))
+        state, actions = step(state, Tick(100))
+        assert actions[0] == End("main", 0, 15.0, "The run was not done within its timeout of 1000 s.")
+
 
 class Chain(Flow):
     """Two tasks at once, then one more; the first bad outcome is the run's."""
@@ -482,6 +492,13 @@ class TestFlows:
         assert story.hears(Ended(2, "right", 0, DONE)) == []
         assert story.hears(Ended(3, "left", 0, DONE)) == [Place("last", 0)]
         assert story.hears(Placed(4, "last", 0, ROOM), Ended(5, "last", 0, DONE)) == [Finish(DONE)]
+
+    def test_who_does_not_want_to_wait_waits_for_tasks_of_the_same_run(self) -> None:
+        story = Story(Policy(wait=False), Chain())
+        story.hears(Begun(0), Placed(1, "left", 0, ROOM))
+        assert story.hears(Refused(1, "right", 0, "busy")) == [Waiting("right", 0, "busy")]
+        story.hears(Ended(2, "left", 0, DONE), Tick(3))
+        assert finish(story.hears(Refused(4, "right", 0, "busy"))).reason == "busy"
 
     def test_a_decided_run_ends_when_everything_that_was_started_has_ended(self) -> None:
         story = Story(flow=Chain())

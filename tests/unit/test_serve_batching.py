@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pumasi.serve.batching import Batcher, Line, Waiting, padded
 from pumasi.serve.http import Refusal
 from pumasi.serve.limits import Limits, Rates, client_of
-from tests.serving import asynchronous
+from tests.serving import asynchronous, until
 
 LIMITS = Limits(queue=10, batch=4, wait=0.5)
 
@@ -148,3 +148,38 @@ def test_a_client_is_an_address_or_a_network_of_ipv6() -> None:
     assert client_of("2001:db8::1") == client_of("2001:db8::ffff:2")
     assert client_of("fe80::1%eth0") == "fe80::"
     assert client_of("") == ""
+
+
+def no_thirteen(rows: Any) -> Any:
+    if (rows == 13).any():
+        raise ValueError("13 brings bad luck")
+    return doubled(rows)
+
+
+@asynchronous
+async def test_a_bad_input_is_nobody_elses() -> None:
+    batcher = Batcher(no_thirteen, Limits(batch=8, queue=100), lambda size: None)
+    asked = [batcher.predict([np.array([number])]) for number in range(10, 16)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    refused = answers.pop(3)
+    assert isinstance(refused, Refusal)
+    assert "13 brings bad luck" in refused.message
+    assert [answer[0].tolist() for answer in answers if isinstance(answer, list)] == [
+        [[20]],
+        [[22]],
+        [[24]],
+        [[28]],
+        [[30]],
+    ]
+
+
+@asynchronous
+async def test_who_began_before_the_end_is_still_answered() -> None:
+    before = set(threading.enumerate())
+    batcher = Batcher(doubled, LIMITS, lambda size: None)
+    with batcher.in_use():
+        batcher.end()
+        await asyncio.sleep(0)
+        answers = await batcher.predict([np.array([21])])
+    assert answers[0].tolist() == [[42]]
+    await until(lambda: set(threading.enumerate()) <= before)

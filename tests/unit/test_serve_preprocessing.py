@@ -270,3 +270,10 @@ def test_a_picture_of_any_size_and_colour_becomes_one_of_the_models() -> None:
     colour = Image(size=(2, 2, 3)).pixels_of_png(png.encode(red))
     assert colour.tolist() == [[[255, 0, 0]] * 2] * 2
     assert Image(size=(2, 2)).pixels_of_png(png.encode(red)).tolist() == [[76, 76]] * 2
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1024 * 1024), (1024 * 1024, 1), (4097, 1)])
+def test_a_small_file_can_not_ask_for_endless_work(height: int, width: int) -> None:
+    pixels = np.zeros((height, width, 1), np.uint8)
+    with pytest.raises(ValueError, match="a side can have 4,096 at most"):
+        png.decode(png.encode(pixels))
