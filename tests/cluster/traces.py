@@ -4,7 +4,8 @@ at."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -29,11 +30,11 @@ class Traces:
         return cls(
             name=name,
             processes=frozenset(_processes(name)),
-            mounts=frozenset(line for line in Path("/proc/self/mounts").read_text().splitlines() if "pumasi" in line),
+            mounts=frozenset(filter(_is_of(name), Path("/proc/self/mounts").read_text().splitlines())),
             links=frozenset(path.name for path in Path("/sys/class/net").glob("pumasi-*")),
             groups=frozenset(str(path) for root in hierarchies() for path in root.glob("pumasi-*")),
-            loops=frozenset(path.parts[3] for path in Path("/sys/block").glob("loop*/loop/backing_file")),
-            files=frozenset(map(str, _files())),
+            loops=frozenset(_loops(name)),
+            files=frozenset(map(str, _files(name))),
         )
 
     def must_be_all(self) -> None:
@@ -50,8 +51,19 @@ class Traces:
             assert left() == {}
 
 
-def _files() -> Iterator[Path]:
-    yield from CLUSTERS.glob("*")
+def _is_of(name: str) -> Callable[[str], bool]:
+    return lambda text: f"{CLUSTERS}/{name}" in text or "/run/pumasi/" in text
+
+
+def _loops(name: str) -> Iterator[str]:
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with suppress(OSError):
+            if _is_of(name)(path.read_text()):
+                yield path.parts[3]
+
+
+def _files(name: str) -> Iterator[Path]:
+    yield from CLUSTERS.glob(f"{name}*")
     yield from Path("/tmp").glob("hostpath_pv")
     yield from (Path.home() / ".kube" / "cache" / "discovery").glob("10.88.*")
 

@@ -206,7 +206,8 @@ async def _put(cluster: Cluster, wish: Wish, volume: Volume, local: Local, forme
     folder = folder_of(wish.name)
     files = {f"{folder}/{local.digest}/{place}": path for place, path in local.files.items()}
     pods = await cluster.api.list(cluster.path("pods"), labelSelector=serving.of_service(wish.name))
-    used = {serving.model_of_pod(pod) for pod in pods} | ({serving.model_of(former)} if former else set())
+    staying = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    used = {serving.model_of_pod(pod) for pod in staying} | ({serving.model_of(former)} if former else set())
     keep = {folder: {local.digest, *used} - {""}}
     await uploading.put(cluster.api, where, files, cluster.say, keep=keep)
 
