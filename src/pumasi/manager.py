@@ -42,6 +42,9 @@ _STATES = {
 _PHASES = {"starting": manage.Phase.LAUNCHING, "running": manage.Phase.RUNNING, "ending": manage.Phase.RUNNING}
 
 
+_LINES, _LINE = 5, 200
+
+
 class Task(NamedTuple):
     """What a task asks for, and what its ranks run."""
 
@@ -148,7 +151,7 @@ class Manager:
         """What the next manager needs to go on, should this one be lost."""
         for name, task in after.items():
             if name != MAIN and task != before.get(name):
-                outcome = None if task.outcome is None else task.outcome.told()
+                outcome = None if task.outcome is None else _shortened(task.outcome).told()
                 if task.outcome is not None:
                     self._recorder.event(time.time(), "task ended", **{**task.outcome.told(), "task": name})
                 self._recorder.task(
@@ -377,6 +380,11 @@ class Manager:
 
     def _outcome(self, order: Order, facts: Mapping[str, Any]) -> Outcome:
         return outcome_of(facts, order.nodes, len(self._gangs[order.task, order.attempt].table.ranks))
+
+
+def _shortened(outcome: Outcome) -> Outcome:
+    """For a record that has room for many."""
+    return replace(outcome, tail=tuple(line[-_LINE:] for line in outcome.tail[-_LINES:]))
 
 
 def _about(task: str) -> dict[str, str]:

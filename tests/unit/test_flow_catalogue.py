@@ -89,3 +89,10 @@ def test_a_dry_run_for_a_cluster_shows_where_everything_would_be(
     tasks = {task["task"]: task["command"] for task in json.loads(capsys.readouterr().out)["tasks"]}
     assert "/volume/pumasi/train-xxxxx/source/data/reviews.npz" in tasks["data"]
     assert tasks["train-1-1"][-1] == "/volume/pumasi/train-xxxxx/data/1.npz"
+
+
+def test_more_tasks_than_a_record_in_a_cluster_holds_are_refused_before_anything_starts() -> None:
+    asked = {"slots": 100, "rounds": 20, "init": "start.h5"}
+    assert flow(**asked).rounds == 20
+    with pytest.raises(SpecError, match="20 rounds of 100 trainers are 2,062 tasks; a cluster takes 1,500 of one run"):
+        flow(**CLUSTER, **asked)

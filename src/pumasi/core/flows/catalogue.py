@@ -13,11 +13,14 @@ from pumasi.core.kubewords import files_mount, mount
 from pumasi.core.spec import Spec
 from pumasi.errors import SpecError
 
+MOST_TASKS = 1500
+
 
 def average_of(spec: Spec, folder: str) -> Average:
     data = spec.split or spec.copy
     values = {name: spec.env[variable] for variable, name in placeholders.VARIABLES.items() if variable in spec.env}
     check(spec, values)
+    _check_size(spec)
     places = {path: f"{folder}/{place}" for place, path in sent(spec).items()}
     return Average(
         slots=spec.slots,
@@ -32,6 +35,18 @@ def average_of(spec: Spec, folder: str) -> Average:
         save=_saved(spec),
         values=values,
     )
+
+
+def _check_size(spec: Spec) -> None:
+    """The record of a run in a cluster is one object, of 1 MiB at most."""
+    a_round = spec.slots * (2 if spec.evaluate else 1) + 3
+    tasks = spec.rounds * a_round + 2
+    if spec.pool != "local" and tasks > MOST_TASKS:
+        raise SpecError(
+            f"{spec.rounds} rounds of {spec.slots} trainers are {tasks:,} tasks; "
+            f"a cluster takes {MOST_TASKS:,} of one run.",
+            "Ask for fewer rounds, and go on from there with another run: --init.",
+        )
 
 
 def sent(spec: Spec) -> dict[str, str]:
