@@ -31,8 +31,8 @@ class Traces:
             name=name,
             processes=frozenset(_processes(name)),
             mounts=frozenset(filter(_is_of(name), Path("/proc/self/mounts").read_text().splitlines())),
-            links=frozenset(path.name for path in Path("/sys/class/net").glob("pumasi-*")),
-            groups=frozenset(str(path) for root in hierarchies() for path in root.glob("pumasi-*")),
+            links=frozenset(path.name for path in Path("/sys/class/net").glob("pumasi-*")) - _links_of_others(name),
+            groups=frozenset(str(path) for root in hierarchies() for path in root.glob(f"pumasi-{name}*")),
             loops=frozenset(_loops(name)),
             files=frozenset(map(str, _files(name))),
         )
@@ -56,10 +56,23 @@ def _is_of(name: str) -> Callable[[str], bool]:
 
 
 def _loops(name: str) -> Iterator[str]:
+    """The file behind one may be named as its own machine sees it: then it can be anybody's."""
+    alone = all(folder.name.startswith(name) for folder in CLUSTERS.glob("*"))
     for path in Path("/sys/block").glob("loop*/loop/backing_file"):
         with suppress(OSError):
-            if _is_of(name)(path.read_text()):
+            text = path.read_text()
+            if f"{CLUSTERS}/{name}" in text or (alone and "pumasi" in text):
                 yield path.parts[3]
+
+
+def _links_of_others(name: str) -> set[str]:
+    """A link has the number of its cluster, not its name."""
+    numbers = set()
+    for file in CLUSTERS.glob("*/index"):
+        with suppress(OSError):
+            if not file.parent.name.startswith(name):
+                numbers.add(f"pumasi-{file.read_text().strip()}")
+    return numbers
 
 
 def _files(name: str) -> Iterator[Path]:
