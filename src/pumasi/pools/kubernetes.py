@@ -73,7 +73,7 @@ async def make_run(api: Api, request: Request, record: Record) -> KubernetesPool
     pool = KubernetesPool(api, spec, program.framework, record, code)
     pool.look_ahead()
     try:
-        if pool.has_volume:
+        if pool.wants_volume:
             await pool.check_fit()  # Before one is made for nothing.
             await pool.find_volume()
             pool.look_ahead()
@@ -253,7 +253,8 @@ class KubernetesPool(Pool):
         return [each.as_free for each in self._rooms]
 
     @property
-    def has_volume(self) -> bool:
+    def wants_volume(self) -> bool:
+        """One for its files, beside those that are only mounted."""
         return self._spec.volume is not None or self._spec.strategy != "together"
 
     async def find_volume(self) -> None:
@@ -262,7 +263,7 @@ class KubernetesPool(Pool):
         if spec.volume is not None:
             name, size = kubewords.volume(spec.volume)
             self._volume = await volumes.ensure(self._api, self._namespace, name, size)
-        elif self.has_volume and (found := kubewords.files_mount(spec.mounts)):
+        elif self.wants_volume and (found := kubewords.files_mount(spec.mounts)):
             self._volume = await volumes.find(self._api, self._namespace, found.claim)
 
     @property
