@@ -17,6 +17,7 @@ from typing import Any
 
 PUMASI = str(Path(sys.executable).with_name("pumasi"))
 PATIENCE = 60.0
+RUN_PATIENCE = 240.0  # six ranks that import TensorFlow on two busy cores
 OUR_TRACEBACK = re.compile(r'File ".*/src/pumasi/(?!agent/shim).*", line')
 
 
@@ -63,7 +64,7 @@ class Workplace:
     def run(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         process = self.start(*words, **options)
         try:
-            out, err = process.communicate(timeout=PATIENCE * 2)
+            out, err = process.communicate(timeout=RUN_PATIENCE)
         except BaseException:
             process.kill()
             process.communicate()
@@ -74,7 +75,7 @@ class Workplace:
     def run_bytes(self, *words: str) -> subprocess.CompletedProcess[bytes]:
         command = [PUMASI, *words]
         return subprocess.run(
-            command, env=self.environ, cwd=self.folder, capture_output=True, timeout=PATIENCE * 2, check=False
+            command, env=self.environ, cwd=self.folder, capture_output=True, timeout=RUN_PATIENCE, check=False
         )
 
     def runs(self) -> list[dict[str, Any]]:
