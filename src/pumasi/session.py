@@ -36,7 +36,7 @@ from pumasi.errors import ClusterTrouble, NotThere, PumasiError, SystemTrouble
 from pumasi.manager import Manager
 from pumasi.pools import open_pool
 from pumasi.pools.base import Found, FoundTask, Request, found_task
-from pumasi.program import find_program
+from pumasi.program import find_program, find_python
 from pumasi.recorder import Recorder, Unwatched, View
 from pumasi.store import RunRecord, Store, default_home
 from pumasi.store.home import runs_folder
@@ -219,12 +219,13 @@ def prepare(spec: Spec, home: Path) -> tuple[Spec, Program, bytes]:
 
 
 def _settled(spec: Spec) -> Spec:
-    """With the names that the kubeconfig has for the cluster and the namespace now: it may say otherwise tomorrow; and
-    with the variables that placeholders stand for."""
-    known = {name: os.environ[name] for name in VARIABLES if spec.strategy == "average" and name in os.environ}
-    spec = replace(spec, env={**known, **spec.env})
+    """With the names that the kubeconfig has for the cluster and the namespace now: it may say otherwise tomorrow. With
+    the variables that placeholders stand for, and the Python of this shell, if another one may go on with the run."""
+    if spec.strategy == "average":
+        known = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+        spec = replace(spec, env={**known, **spec.env})
     if spec.pool == "local":
-        return spec
+        return spec if spec.strategy == "together" else replace(spec, python=find_python(spec, os.environ))
     from pumasi.kube.config import connect
 
     found = connect(spec.context, os.environ)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pumasi.errors import PumasiError, UsageError
+from pumasi.report import report
 
 
 def main(words: Sequence[str]) -> int:
@@ -27,6 +28,7 @@ def main(words: Sequence[str]) -> int:
     average.add_argument("models", nargs="+")
     average.add_argument("--output", required=True)
     average.add_argument("--samples", default="")
+    average.add_argument("--least", type=int, default=1)
     average.set_defaults(step=combine)
     given = parser.parse_args(words)
     try:
@@ -46,14 +48,30 @@ def divide(given: argparse.Namespace) -> None:
 
 
 def combine(given: argparse.Namespace) -> None:
-    from pumasi.models import average
+    """A model that has diverged is left out, if the others are enough."""
+    from pumasi.models import Diverged, average
 
     Path(given.output).parent.mkdir(parents=True, exist_ok=True)
-    weights = samples(given.models, Path(given.samples)) if given.samples else []
-    made = average(given.models, given.output, weights, force=True)
+    models = list(given.models)
+    while True:
+        weights = samples(models, Path(given.samples)) if given.samples else []
+        try:
+            made = average(models, given.output, weights, force=True)
+            break
+        except Diverged as error:
+            if len(models) <= given.least:
+                raise
+            models = [model for model in models if Path(model) != error.path]
+            say(f"{error.message} It is left out.")
+            report({f"left_out_{_index(error.path)}": 1})
     for note in made.notes:
         say(note)
     say(f"{given.output}: the average of {len(made.inputs)}" if len(made.inputs) > 1 else given.output)
+
+
+def _index(model: str | Path) -> int:
+    """Of the trainer, which the model's name begins with."""
+    return int(Path(model).name.partition("-")[0])
 
 
 def say(text: str) -> None:
@@ -61,10 +79,10 @@ def say(text: str) -> None:
 
 
 def samples(models: Sequence[str], folder: Path) -> list[int]:
-    """How many rows each model was trained on: those of the part that has the number which its name begins with."""
+    """How many rows each model was trained on: those of its trainer's part."""
     from pumasi.data.manifest import read
 
     manifest = read(folder)
     if manifest is None:
         raise UsageError(f"{folder} is no folder of parts.", "`pumasi data split` makes one.")
-    return [manifest.parts[int(Path(model).name.partition("-")[0])].rows for model in models]
+    return [manifest.parts[_index(model)].rows for model in models]

@@ -135,6 +135,27 @@ def test_only_models_of_attempts_that_came_to_their_end_are_read(place: Workplac
     assert place.last()["outcome"]["reason"] == "Left out: trainer 0."
 
 
+def test_a_model_that_has_diverged_is_left_out_of_the_average(place: Workplace) -> None:
+    """It is one of the second round; its part has 3 of the 10 rows."""
+    place.script(TRAIN.replace("np.savez", "w = w * np.nan if given.index + given.round == '12' else w\n    np.savez"))
+    words = ("--slots", "3", "--split", "reviews.npz", "--rounds", "2", "--save", "final.npz", *COMMAND, *DATA)
+    done = place.run(*RUN, *words)
+    assert done.returncode == 0, done.stderr
+    first = np.array([(4 * 6 + 3 * 15 + 3 * 24) / 10, (4 * 4 + 3 * 3 + 3 * 3) / 10])
+    second = first + [(4 * 6 + 3 * 24) / 7, (4 * 4 + 3 * 3) / 7]
+    assert weights(place.folder / "final.npz") == pytest.approx(list(second))
+    assert "1-model.npz has values that are not finite: NaN or infinity. It is left out." in done.stdout
+    assert place.last()["outcome"]["reason"] == "Left out: trainer 1 of round 2."
+
+
+def test_models_that_have_diverged_end_the_run_where_too_few_are_left(place: Workplace) -> None:
+    place.script(TRAIN.replace("np.savez", "w = w * np.nan if given.index == '1' else w\n    np.savez"))
+    done = place.run(*RUN, "--slots", "3", "--min-models", "3", *COMMAND)
+    assert done.returncode == 1
+    assert "The models could not be averaged." in done.stderr
+    assert "1-model.npz has values that are not finite" in done.stderr
+
+
 def test_a_run_that_left_somebody_out_tells_it_everywhere(place: Workplace) -> None:
     words = ("--slots", "2", "--best", *JUDGE, "--save", "final.npz", *COMMAND, "--fail", "1-1")
     done = place.run(*RUN, *words)
@@ -260,6 +281,22 @@ def test_killed_in_the_middle_the_same_command_goes_on_where_it_was(place: Workp
     assert "goes on: 3 of its tasks are done already" in done.stderr
     assert len(place.runs()) == 1
     assert weights(place.folder / "final.npz") == [45, 10]
+
+
+def test_attach_in_another_environment_goes_on_with_the_python_of_the_run(place: Workplace) -> None:
+    """Of the shell that it is attached from, the Python can't even start."""
+    words = (*RUN, "--slots", "2", "--rounds", "2", "--save", "final.npz", *COMMAND)
+    place.script(TRAIN.replace("time.sleep(60)", "os.path.exists('on') or time.sleep(60)"))
+    process = place.start(*words, env={"SLOW": "2"})
+    wait_for(lambda: "train-2-0" in _tasks(place, "running"), "the second round")
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    (place.folder / "on").touch()
+    (place.folder / "bin").mkdir()
+    place.script("#!/bin/sh\nexit 9\n", "bin/python").chmod(0o755)
+    attached = place.run("attach", env={"VIRTUAL_ENV": str(place.folder)})
+    assert attached.returncode == 0, attached.stderr
+    assert weights(place.folder / "final.npz") == [0, 2]
 
 
 def test_attach_gives_an_interrupted_run_a_new_manager(place: Workplace) -> None:

@@ -20,6 +20,7 @@ def step_files() -> dict[str, str]:
     package = Path(__file__).parent.parent
     paths = [
         package / "errors.py",
+        package / "report.py",
         package / "steps.py",
         *package.glob("data/**/*.py"),
         *package.glob("models/**/*.py"),

@@ -12,7 +12,7 @@ from pumasi.models.packages import package
 
 package("numpy")
 
-from pumasi.models.averaging import Averaged, average  # noqa: E402
+from pumasi.models.averaging import Averaged, Diverged, average  # noqa: E402
 from pumasi.models.comparing import Compared, Difference, Shown, diff, show  # noqa: E402
 
-__all__ = ["Averaged", "Compared", "Difference", "Shown", "average", "diff", "show"]
+__all__ = ["Averaged", "Compared", "Difference", "Diverged", "Shown", "average", "diff", "show"]

@@ -29,6 +29,15 @@ _RANDOM = re.compile(r"seed|rng|random", re.IGNORECASE)
 _LAST_WORD = re.compile(r"[^./]*$")
 
 
+class Diverged(UsageError):
+    """The model `path` has values that are not finite."""
+
+    def __init__(self, path: Path, tensor: str) -> None:
+        message = f"{tensor} in {path} has values that are not finite: NaN or infinity."
+        super().__init__(message, "Its training has diverged: leave it out.")
+        self.path = path
+
+
 class Averaged(NamedTuple):
     """`rules` counts tensors by what was done with them; `notes` are sentences about those that have no mean."""
 
@@ -152,10 +161,7 @@ class _Average:
     def _infinite(self, tensor: Tensor) -> UsageError:
         for model in self.models:
             if not all(is_finite(block, tensor.dtype) for block in model.blocks(tensor.name)):
-                return UsageError(
-                    f"{tensor.name} in {model.path} has values that are not finite: NaN or infinity.",
-                    "Its training has diverged: leave it out.",
-                )
+                return Diverged(model.path, tensor.name)
         return UsageError(f"The average of {tensor.name} is larger than {tensor.dtype} can hold.")
 
     def _settled(self, tensor: Tensor) -> Iterator[Array]:

@@ -4,8 +4,8 @@
                └─► evaluate-1-0 …        └─► evaluate-1-average, evaluate-1-ensemble
 
 Each attempt of a trainer writes to a folder of its own; only the model of one that came to its end goes where models
-are read. A trainer that fails, restarts and all, is left out of its round; the next round is for all of them again,
-from the average. An evaluation that fails costs a figure in the table, and nothing else.
+are read. A trainer that fails, restarts and all, or whose model has diverged, is left out of its round; the next round
+is for all of them again, from the average. An evaluation that fails costs a figure in the table, and nothing else.
 """
 
 from __future__ import annotations
@@ -152,9 +152,13 @@ class Average(Flow):
             f"trainer {index}{self._of(number)}"
             for number in range(1, self.rounds + 1)
             for index in range(self.slots)
-            if index not in self._done(number, ended)
+            if self._is_left_out(number, index, ended)
         ]
         return f"Left out: {', '.join(left_out)}." if left_out else ""
+
+    def _is_left_out(self, number: int, index: int, ended: Mapping[str, Outcome]) -> bool:
+        """Its trainer failed, or its model has diverged, as the step that averages reports."""
+        return index not in self._done(number, ended) or f"left_out_{index}" in ended[f"{AVERAGE}-{number}"].metrics
 
     # ---- what each task is
 
@@ -178,7 +182,7 @@ class Average(Flow):
     def _average(self, number: int, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
         models = [self.model(number, index) for index in self._done(number, ended)]
         samples = () if self.data is None else ("--samples", f"{self.folder}/data")
-        return (*models, "--output", self.averaged(number), *samples)
+        return (*models, "--output", self.averaged(number), "--least", str(self.least), *samples)
 
     def _subject(self, number: int, who: str) -> str:
         if who == AVERAGE:
