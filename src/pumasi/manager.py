@@ -70,6 +70,7 @@ class Manager:
         self._gpus: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._next_number = 0
         self._placing = asyncio.Lock()
+        self._full: dict[int, tuple[float, manage.Refused]] = {}  # by slots: when it was looked, and what was said
         self._started: float | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -246,30 +247,37 @@ class Manager:
         return self._works[name, attempt]
 
     async def _place(self, task: str, attempt: int) -> None:
-        """One after the other: what one task takes is not there for the next."""
+        """One after the other: what one task takes is not there for the next. Where there is no room for one, there is
+        none for others of its size that were waiting to ask: fifty tasks need not look at a cluster fifty times."""
+        asked, slots = time.monotonic(), self._task(task, attempt).spec.slots
         async with self._placing:
-            self._post(await self._find_room(task, attempt))
+            self._pool.release(task)
+            looked, refused = self._full.get(slots, (asked, None))
+            if refused is not None and looked > asked:
+                self._post(replace(refused, at=time.monotonic(), task=task, attempt=attempt))
+            else:
+                self._post(await self._find_room(task, attempt))
 
     async def _find_room(self, task: str, attempt: int) -> manage.Event:
-        spec = self._task(task, attempt).spec
-        self._pool.release(task)
+        looked, spec = time.monotonic(), self._task(task, attempt).spec
         try:
             nodes = await self._pool.nodes()
-        except Unreachable as error:
-            return manage.Refused(time.monotonic(), task, attempt, error.message, False, error.hint)
-        try:
             placement = plan(nodes, spec.slots, most_per_node=spec.max_per_node).placement
-        except DoesNotFit as error:
-            return self._refusal(task, attempt, error)
+        except (Unreachable, DoesNotFit) as error:
+            refused = self._refusal(task, attempt, error)
+            self._full[spec.slots] = looked, refused
+            return refused
         gpus = await self._pool.reserve(task, placement)
         if gpus is None:
             return manage.Refused(time.monotonic(), task, attempt, "Another run was faster to take the GPUs.")
         self._gpus[task, attempt] = gpus
         return manage.Placed(time.monotonic(), task, attempt, placement)
 
-    def _refusal(self, task: str, attempt: int, error: DoesNotFit) -> manage.Refused:
+    def _refusal(self, task: str, attempt: int, error: Unreachable | DoesNotFit) -> manage.Refused:
         """What would not fit even if nobody else were there is told as that."""
         now = time.monotonic()
+        if isinstance(error, Unreachable):
+            return manage.Refused(now, task, attempt, error.message, False, error.hint)
         try:
             spec = self._task(task, attempt).spec
             plan(self._pool.capacity(), spec.slots, most_per_node=spec.max_per_node)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pumasi.core.launch import Program
-from pumasi.core.manage import Refused
+from pumasi.core.manage import Placed, Refused, TaskEvent
 from pumasi.core.planner import plan
 from pumasi.core.spec import Spec, parse_spec
 from pumasi.errors import DoesNotFit, Forbidden
@@ -315,6 +317,30 @@ async def test_who_has_to_wait_because_of_that_is_told() -> None:
     assert isinstance(refused, Refused)
     assert refused.reason == "4 slots do not fit: 0 are free on 1 node, so 4 are missing. 1 older run is before it."
     assert not refused.hopeless
+
+
+@asynchronous
+async def test_tasks_that_wait_to_ask_need_no_look_of_their_own() -> None:
+    """The first has begun to look before the others ask; what the second sees holds for all of them. Where there is room
+    for four, they look, and one that finds no more."""
+    team = Team(node("n1", 4))
+    older = await team.run("a", spec(4))
+    apart = replace(spec(50), strategy="average", volume="files", command=("train.py", "{model}"))
+    manager = Manager("b", "", apart, PROGRAM, await team.run("b", spec(1)), cast("Recorder", None))
+    names = [f"train-1-{index}" for index in range(50)]
+
+    async def ask() -> tuple[int, list[str]]:
+        team.api.requests.clear()
+        await asyncio.gather(*(manager._place(name, 0) for name in names))
+        answers = [manager._events.get_nowait() for _ in names]
+        assert [(each.task, each.attempt) for each in answers if isinstance(each, TaskEvent)] == [(n, 0) for n in names]
+        placed = [each.task for each in answers if isinstance(each, Placed)]
+        return team.api.requests.count(("list", "/api/v1/nodes")), placed
+
+    await older.nodes()
+    assert await ask() == (2, [])
+    await team.records[0].remove()
+    assert await ask() == (5, names[:4])
 
 
 @asynchronous
