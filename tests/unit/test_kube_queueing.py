@@ -321,8 +321,8 @@ async def test_who_has_to_wait_because_of_that_is_told() -> None:
 
 @asynchronous
 async def test_tasks_that_wait_to_ask_need_no_look_of_their_own() -> None:
-    """The first has begun to look before the others ask; what the second sees holds for all of them. Where there is room
-    for four, they look, and one that finds no more."""
+    """The first has begun to look before the others ask; what the second sees holds for all of them. Where there is
+    room for four, they look, and one that finds no more."""
     team = Team(node("n1", 4))
     older = await team.run("a", spec(4))
     apart = replace(spec(50), strategy="average", volume="files", command=("train.py", "{model}"))
