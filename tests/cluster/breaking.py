@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 from tests.cluster.subject import Kubernetes, Namespace
 from tools.cluster.cluster import Cluster
+from tools.cluster.machine import Machine
+from tools.common import ToolError
 
 # Most of it at once, and the rest until there is no more.
 FILL = """
@@ -33,9 +35,21 @@ def killed(kubernetes: Kubernetes, machine: str, program: str) -> Iterator[None]
         where.kill(program)
         yield
     finally:
-        if not where.find(program):
-            cluster.start(where, program)
-        cluster.recover()
+        _start_again(cluster, where, program)
+
+
+def _start_again(cluster: Cluster, machine: Machine, program: str) -> None:
+    """As whoever watches over such programs does: also if it ends again before it is well, which an API server does
+    when it has to wait too long for etcd."""
+    for left in reversed(range(3)):
+        if not machine.find(program):
+            cluster.start(machine, program)
+        try:
+            cluster.recover()
+            return
+        except ToolError:
+            if not left or machine.find(program):
+                raise
 
 
 @contextmanager
