@@ -176,11 +176,13 @@ def _await_release(store: Store, run_id: str) -> None:
         time.sleep(POLL)
 
 
-def follow(store: Store, run_id: str, view: View, *, tail: int | None = None) -> RunRecord:
+def follow(
+    store: Store, run_id: str, view: View, *, tail: int | None = None, between: Callable[[], None] = lambda: None
+) -> RunRecord:
     """Show the run from its beginning or from its last `tail` lines, and go on until it has ended. Events and output
-    come in the order in which they happened."""
+    come in the order in which they happened. `between` is called again and again while nothing is being shown."""
     with kept_up(store, store.run(run_id)) as check:
-        return _follow(store, run_id, view, tail, check)
+        return _follow(store, run_id, view, tail, check, between)
 
 
 def kept_up(store: Store, record: RunRecord) -> AbstractContextManager[Callable[[], None]]:
@@ -195,7 +197,9 @@ def kept_up(store: Store, record: RunRecord) -> AbstractContextManager[Callable[
     return copied(store, record)
 
 
-def _follow(store: Store, run_id: str, view: View, tail: int | None, check: Callable[[], None]) -> RunRecord:
+def _follow(
+    store: Store, run_id: str, view: View, tail: int | None, check: Callable[[], None], between: Callable[[], None]
+) -> RunRecord:
     from pumasi.core.measuring import FrameParser
 
     log, parser, seen = store.follow_log(run_id, tail=tail), FrameParser(), 0
@@ -218,6 +222,7 @@ def _follow(store: Store, run_id: str, view: View, tail: int | None, check: Call
                 view.event(event.at, event.kind, event.data)
                 frames = frames[len(earlier) :]
             show(frames)
+            between()
         for event in events:
             view.event(event.at, event.kind, event.data)
         events.clear()
@@ -226,6 +231,7 @@ def _follow(store: Store, run_id: str, view: View, tail: int | None, check: Call
         if not record.is_remote:
             look_after(store, record)
         check()
+        between()
         time.sleep(POLL)
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from pumasi.cli import logs
+from pumasi.cli import attach, logs
 from pumasi.cli.main import main
+from pumasi.core.frames import Frame
 from pumasi.errors import UsageError
+from pumasi.recorder import Unwatched
 from pumasi.store import MetricRow, RunRecord, Store
 
 MS = 1763240000000
@@ -312,6 +317,61 @@ def test_attaching_to_a_run_that_has_ended_shows_it_from_its_beginning(pumasi: P
     assert out == "[0] hello\n[1] hi\n[1] 100%\n[0] bye\n"
     assert "2 slots on this machine · torch (told)" in err
     assert "Rank 1 failed first" in err
+
+
+class Interrupted(Unwatched):
+    """Ctrl-C comes while the first lines are being shown, `times` times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.done: list[str] = []
+
+    def output(self, frames: Sequence[Frame]) -> None:
+        self.done.append("shows")
+        while self.times:
+            self.times -= 1
+            signal.raise_signal(signal.SIGINT)
+        self.done.append("has shown")
+
+    def ask(self, question: str) -> None:
+        self.done.append("asks" if question else "goes on")
+
+
+@pytest.fixture
+def at_desk(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Somebody at a terminal, who will answer this."""
+
+    def sits(answer: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+
+    return sits
+
+
+def test_ctrl_c_in_the_middle_of_a_line_asks_after_it(
+    store: Store, failed: RunRecord, at_desk: Callable[[str], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    view = Interrupted(1)
+    at_desk("l\n")
+    assert attach._watch(store, failed, view, None) == 0
+    assert view.done == ["shows", "has shown", "asks"]
+    assert "goes on in the background" in capfd.readouterr().err
+
+
+def test_ctrl_c_and_then_nothing_goes_on(store: Store, failed: RunRecord, at_desk: Callable[[str], None]) -> None:
+    view = Interrupted(1)
+    at_desk("what?\n\n")
+    assert attach._watch(store, failed, view, None) == failed.exit_code
+    assert view.done[:5] == ["shows", "has shown", "asks", "asks", "goes on"]
+
+
+def test_ctrl_c_twice_leaves_at_once_whatever_is_being_shown(
+    store: Store, failed: RunRecord, at_desk: Callable[[str], None]
+) -> None:
+    view = Interrupted(2)
+    at_desk("")
+    assert attach._watch(store, failed, view, None) == 0
+    assert view.done == ["shows"]
 
 
 def test_attach_speaks_json_too(pumasi: Pumasi, failed: RunRecord) -> None:

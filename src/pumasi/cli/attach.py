@@ -69,12 +69,24 @@ def _going_on(store: Store, record: RunRecord) -> RunRecord:
 def _watch(store: Store, record: RunRecord, view: View, tail: int | None) -> int:
     from pumasi.control import follow, stop
 
+    is_interrupted = False
+
     def interrupted(_signal: int, _frame: FrameType | None) -> None:
-        _ask(view)
+        """It may come in the middle of a line: the question has to wait. Whoever does not want to wait leaves."""
+        nonlocal is_interrupted
+        if is_interrupted or not sys.stdin.isatty():
+            raise Left
+        is_interrupted = True
+
+    def ask_if_interrupted() -> None:
+        nonlocal is_interrupted
+        if is_interrupted:
+            _ask(view)
+            is_interrupted = False
 
     before = signal.signal(signal.SIGINT, interrupted)
     try:
-        return follow(store, record.id, view, tail=tail).exit_code or 0
+        return follow(store, record.id, view, tail=tail, between=ask_if_interrupted).exit_code or 0
     except StopWanted:
         ended = stop(store, record, force=False, tell=say)
         say(f"{ended.id} is {ended.state}.")
@@ -87,9 +99,6 @@ def _watch(store: Store, record: RunRecord, view: View, tail: int | None) -> int
 
 
 def _ask(view: View) -> None:
-    """Inside the signal handler: what was being shown goes on afterwards as if nothing had been."""
-    if not sys.stdin.isatty():
-        raise Left
     # A second Ctrl-C is no answer, but clear enough.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
