@@ -40,9 +40,8 @@ _STATES = {
     manage.Phase.ENDED: "ended",
 }
 _PHASES = {"starting": manage.Phase.LAUNCHING, "running": manage.Phase.RUNNING, "ending": manage.Phase.RUNNING}
-
-
 _LINES, _LINE = 5, 200
+"""What the record of a run keeps of the last words of each of its tasks: lines, and letters of each."""
 
 
 class Task(NamedTuple):
@@ -263,21 +262,25 @@ class Manager:
         try:
             nodes = await self._pool.nodes()
             placement = plan(nodes, spec.slots, most_per_node=spec.max_per_node).placement
-        except (Unreachable, DoesNotFit) as error:
+        except Unreachable as error:
+            refused = manage.Refused(time.monotonic(), task, attempt, error.message, False, error.hint)
+        except DoesNotFit as error:
             refused = self._refusal(task, attempt, error)
-            self._full[spec.slots] = looked, refused
-            return refused
+        else:
+            return await self._reserve(task, attempt, placement)
+        self._full[spec.slots] = looked, refused
+        return refused
+
+    async def _reserve(self, task: str, attempt: int, placement: Mapping[str, int]) -> manage.Event:
         gpus = await self._pool.reserve(task, placement)
         if gpus is None:
             return manage.Refused(time.monotonic(), task, attempt, "Another run was faster to take the GPUs.")
         self._gpus[task, attempt] = gpus
         return manage.Placed(time.monotonic(), task, attempt, placement)
 
-    def _refusal(self, task: str, attempt: int, error: Unreachable | DoesNotFit) -> manage.Refused:
+    def _refusal(self, task: str, attempt: int, error: DoesNotFit) -> manage.Refused:
         """What would not fit even if nobody else were there is told as that."""
         now = time.monotonic()
-        if isinstance(error, Unreachable):
-            return manage.Refused(now, task, attempt, error.message, False, error.hint)
         try:
             spec = self._task(task, attempt).spec
             plan(self._pool.capacity(), spec.slots, most_per_node=spec.max_per_node)

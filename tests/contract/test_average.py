@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -286,12 +287,7 @@ def test_killed_in_the_middle_the_same_command_goes_on_where_it_was(place: Workp
 def test_attach_in_another_environment_goes_on_with_the_python_of_the_run(place: Workplace) -> None:
     """Of the shell that it is attached from, the Python can't even start."""
     words = (*RUN, "--slots", "2", "--rounds", "2", "--save", "final.npz", *COMMAND)
-    place.script(TRAIN.replace("time.sleep(60)", "os.path.exists('on') or time.sleep(60)"))
-    process = place.start(*words, env={"SLOW": "2"})
-    wait_for(lambda: "train-2-0" in _tasks(place, "running"), "the second round")
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    (place.folder / "on").touch()
+    _lose_manager(place, words)
     (place.folder / "bin").mkdir()
     place.script("#!/bin/sh\nexit 9\n", "bin/python").chmod(0o755)
     attached = place.run("attach", env={"VIRTUAL_ENV": str(place.folder)})
@@ -301,15 +297,20 @@ def test_attach_in_another_environment_goes_on_with_the_python_of_the_run(place:
 
 def test_attach_gives_an_interrupted_run_a_new_manager(place: Workplace) -> None:
     words = (*RUN, "--slots", "2", "--copy", "reviews.npz", "--rounds", "2", *COMMAND, *DATA)
+    _lose_manager(place, words)
+    attached = place.run("attach")
+    assert attached.returncode == 0, attached.stderr
+    assert "goes on where it was interrupted" in attached.stderr
+
+
+def _lose_manager(place: Workplace, words: Sequence[str]) -> None:
+    """In the second round, which could end from then on."""
     place.script(TRAIN.replace("time.sleep(60)", "os.path.exists('on') or time.sleep(60)"))
     process = place.start(*words, env={"SLOW": "2"})
     wait_for(lambda: "train-2-0" in _tasks(place, "running"), "the second round")
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     (place.folder / "on").touch()
-    attached = place.run("attach")
-    assert attached.returncode == 0, attached.stderr
-    assert "goes on where it was interrupted" in attached.stderr
 
 
 def _tasks(place: Workplace, state: str) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pumasi import control
 from pumasi.cli import attach, logs
 from pumasi.cli.main import main
 from pumasi.core.frames import Frame
@@ -372,6 +373,15 @@ def test_ctrl_c_twice_leaves_at_once_whatever_is_being_shown(
     at_desk("")
     assert attach._watch(store, failed, view, None) == 0
     assert view.done == ["shows"]
+
+
+def test_ctrl_c_while_the_run_is_being_stopped_is_an_ordinary_one(
+    store: Store, failed: RunRecord, at_desk: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "stop", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    at_desk("s\n")
+    with pytest.raises(KeyboardInterrupt):
+        attach._watch(store, failed, Interrupted(1), None)
 
 
 def test_attach_speaks_json_too(pumasi: Pumasi, failed: RunRecord) -> None:

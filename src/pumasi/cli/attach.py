@@ -87,15 +87,18 @@ def _watch(store: Store, record: RunRecord, view: View, tail: int | None) -> int
     before = signal.signal(signal.SIGINT, interrupted)
     try:
         return follow(store, record.id, view, tail=tail, between=ask_if_interrupted).exit_code or 0
-    except StopWanted:
-        ended = stop(store, record, force=False, tell=say)
-        say(f"{ended.id} is {ended.state}.")
-        return ended.exit_code or 0
     except Left:
-        say(*left_words(record.id))
-        return 0
+        stops = False
+    except StopWanted:
+        stops = True
     finally:
         signal.signal(signal.SIGINT, before)
+    if not stops:
+        say(*left_words(record.id))
+        return 0
+    ended = stop(store, record, force=False, tell=say)
+    say(f"{ended.id} is {ended.state}.")
+    return ended.exit_code or 0
 
 
 def _ask(view: View) -> None:

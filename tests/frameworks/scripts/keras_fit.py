@@ -20,7 +20,7 @@ def make_dataset():
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(GLOBAL_BATCH, drop_remainder=True)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    # TensorFlow's tuner may miss the call to stop, and the end of an epoch then waits for it, up to a minute.
+    # The end of an epoch waits for a thread of the data's iterator, with the tuner for many seconds on busy cores.
     options.autotune.enabled = False
     return dataset.with_options(options)
 
