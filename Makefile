@@ -6,7 +6,7 @@ ENVIRONMENTS := $(PYTHON) -m tools.environments
 
 given = $(if $(filter command,$(origin $(1))),--$(2) '$($(1))')
 
-.PHONY: help demo test test-all test-cluster test-browser browser check format bench cluster cluster-down cluster-programs frameworks setup \
+.PHONY: help demo test test-all test-cluster test-browser browser soak check format bench cluster cluster-down cluster-programs frameworks setup \
     clean
 
 help:  ## this list
@@ -33,6 +33,10 @@ browser:
 
 cluster-programs:
 	@$(if $(PUMASI_TEST_KUBECONFIG),,$(PYTHON) -m tools.cluster build)
+
+soak: setup cluster-programs  ## the long forms of tests: random command lines, CASES=14000; whatever dies in a cluster, ROUNDS=100
+	PUMASI_FUZZ_CASES=$(or $(CASES),14000) $(BIN)/pytest --timeout 0 tests/faults/test_fuzzing.py
+	PUMASI_CHAOS_ROUNDS=$(or $(ROUNDS),100) $(BIN)/pytest tests/cluster/test_chaos.py
 
 check: setup  ## what CI runs beside the tests: format, lint, types, architecture
 	$(BIN)/ruff format --check .

@@ -16,7 +16,6 @@ Goal: at most 1.15 times as long. A cluster named bench that is up already is us
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
@@ -24,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -268,25 +267,13 @@ def count(bench: Bench) -> None:
         print(f"  {case.title:26}{bench.calls(case, 1):5}{bench.calls(case, 20):7}")
 
 
-@contextlib.contextmanager
-def cluster_for(blueprint: Blueprint) -> Iterator[Cluster]:
-    """Its own, unless it is there already."""
-    own = not Cluster(blueprint.name).is_whole
-    cluster = making.up(blueprint, lambda _: None)
-    try:
-        yield cluster
-    finally:
-        if own:
-            cluster.down()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--only", choices=("one", "gang", "calls"), help="a part of it")
     options = parser.parse_args()
     try:
-        with cluster_for(Blueprint(NAME, GPUS)) as cluster, tempfile.TemporaryDirectory() as folder:
+        with making.borrowed(Blueprint(NAME, GPUS)) as cluster, tempfile.TemporaryDirectory() as folder:
             bench = Bench(cluster, Path(folder))
             for name, case in (("one", ONE), ("gang", GANG)):
                 if options.only in (None, name):

@@ -180,6 +180,7 @@ class FakeApi(Api):
         self.requests: list[tuple[str, str]] = []
         self.graces: list[int | None] = []
         """Of all deletions that were asked for."""
+        self.user_name = "kim"
 
     async def __aenter__(self) -> FakeApi:
         return self
@@ -189,6 +190,9 @@ class FakeApi(Api):
     @property
     def now(self) -> float:
         return self.cluster.now
+
+    async def user(self) -> str:
+        return self.user_name
 
     async def get(self, path: str, **query: str) -> Object:
         key = self._request("get", path)
@@ -261,24 +265,29 @@ class FakeApi(Api):
         **query: str,
     ) -> AsyncGenerator[tuple[str, Object], None]:
         await self._come_back(patience, away)
-        key = self._request("watch", path)
+        key = self._request("list", path)
         told = len(self.cluster.history)
-        for thing in self.cluster.select(key.kind, key.namespace, query):
+        chosen = set()
+        for thing in self.cluster.select(key.kind, key.namespace or None, query):
+            chosen.add(thing["metadata"]["uid"])
             yield "ADDED", copy.deepcopy(thing)
         yield "SYNCED", {}
+        self._request("watch", path)
         while True:
             await self._come_back(patience, away)
             for kind, change, thing in self.cluster.history[told:]:
                 told += 1
-                if kind == key.kind and _is_chosen(thing, query):
-                    yield change, copy.deepcopy(thing)
+                if kind == key.kind and key.namespace in ("", thing["metadata"]["namespace"]):
+                    for event in _seen_through(query, chosen, change, thing):
+                        yield event
             await asyncio.sleep(_MOMENT)
 
     async def log(
         self, namespace: str, pod: str, *, container: str = "", since: str = "", follow: bool = True, idle: float
     ) -> AsyncGenerator[bytes, None]:
         self._check("get", "pods/log", pod)
-        lines = self.cluster.log(namespace, pod)
+        # Of an init container under the names of both.
+        lines = self.cluster.logs[f"{pod}/{container}"] if container else self.cluster.log(namespace, pod)
         told = 0
         while True:
             is_last = not follow or not self.cluster.is_running(namespace, pod)
@@ -324,6 +333,16 @@ def _gone() -> Unreachable:
 
 def _refused(kind: type[Any], said: str) -> Any:
     return kind(f"The cluster at https://fake answers: {said}.", said=said)
+
+
+def _seen_through(query: Mapping[str, str], chosen: set[str], change: str, thing: Object) -> list[tuple[str, Object]]:
+    """What is chosen no more is as good as deleted."""
+    uid, is_there = thing["metadata"]["uid"], change != "DELETED" and _is_chosen(thing, query)
+    if not is_there and uid not in chosen:
+        return []
+    kind = "DELETED" if not is_there else "MODIFIED" if uid in chosen else "ADDED"
+    (chosen.add if is_there else chosen.discard)(uid)
+    return [(kind, copy.deepcopy(thing))]
 
 
 def _is_owned(thing: Object, uid: str) -> bool:

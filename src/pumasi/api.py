@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from pumasi import control
-from pumasi.config import build_spec
+from pumasi.config import build_spec, current_folder
+from pumasi.core.frames import OpenLines
 from pumasi.store import MetricRow, RunRecord, Store, default_home
 
 
@@ -37,7 +39,7 @@ class Run:
 
     @property
     def outcome(self) -> dict[str, object] | None:
-        """How it ended: verdict, reason, hint, rank, node, code, signal, tail. None while it goes on."""
+        """How it ended: verdict, reason, hint, cause, rank, node, code, signal, tail, metrics. None while it runs."""
         return self.record.outcome
 
     def wait(self, timeout: float | None = None) -> str:
@@ -49,7 +51,7 @@ class Run:
 
     def logs(self, *, rank: int | None = None, tail: int | None = None) -> str:
         self._catch_up()
-        frames = self._store.read_log(self.id, ranks=() if rank is None else (rank,), tail=tail)
+        frames = OpenLines().closing([*self._store.read_log(self.id, ranks=() if rank is None else (rank,), tail=tail)])
         return b"".join(frame.text + frame.end for frame in frames).decode("utf-8", "replace")
 
     def metrics(self, name: str | None = None, *, rank: int | None = None) -> list[MetricRow]:
@@ -71,19 +73,27 @@ class Run:
 
 
 def run(command: str | os.PathLike[str] | Sequence[str], *args: object, detach: bool = False, **options: object) -> Run:
-    """Start a script or program and return at once. `options` are those of `pumasi run`: slots, restarts, env …"""
+    """Start a script or program and return at once. `options` are those of `pumasi run`: slots, restarts, env …
+
+    Warns (UserWarning) of what the user should know before it runs, such as files that do not travel to a cluster.
+    """
     from pumasi import session
 
-    spec = build_spec({**options, "command": _words(command, args)}, Path.cwd(), os.environ)
+    spec = build_spec({**options, "command": _words(command, args)}, current_folder(), os.environ)
     store = Store.open(default_home(os.environ))
     if detach and spec.pool != "local":
         from pumasi import remote
 
-        return Run(remote.detach(store, spec).id)
-    record, process = session.detach(store, spec, lifeline=not detach)
+        return Run(remote.detach(store, spec, lambda text: None, _warn).id)
+    record, process = session.detach(store, spec, lifeline=not detach, warn=_warn)
     started = Run(record.id)
     started._manager = None if detach else process
     return started
+
+
+def _warn(text: str) -> None:
+    """At the line that called `run`."""
+    warnings.warn(text, stacklevel=4)
 
 
 def _words(command: str | os.PathLike[str] | Sequence[str], args: Sequence[object]) -> str | list[str]:

@@ -16,11 +16,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
+from pumasi.core.credentials import has_credentials
 from pumasi.core.ignoring import GIT_FILE, OWN_FILE, VENVS, Rule, RuleFile, Rules, literally
 from pumasi.errors import UsageError
 
 LARGEST = 3 * 1024 * 1024
 """Bytes of the packed archive."""
+LARGEST_UNPACKED = 256 * 1024 * 1024
+"""Bytes of the files in it. What is larger and still packs so well is no code; and every pod has to unpack it."""
+LARGE = 100 * 1024 * 1024
+"""Bytes of the files from which on it is said that they are packed: it takes seconds."""
 MOST_ENTRIES = 100_000
 """Files and folders. Beyond that, and beyond MOST_BYTES, the walk does not go on: it may be someone's home."""
 MOST_BYTES = 10 * 1024**3
@@ -30,8 +35,6 @@ MOST_BYTES = 10 * 1024**3
 _TIME = 315619200
 _LEVEL = 6
 _GZIP = 31
-_BEST_RATIO = 1032
-"""What zlib can do at the very best, with zeros only."""
 _PIECE = 1024 * 1024
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 """Vanished, a link to nowhere, or now a socket."""
@@ -41,19 +44,23 @@ _HARDLY = 0.01
 
 
 class Code(NamedTuple):
-    """A tar file in gzip: the same files are the same bytes, whoever owns them. `size` is that of the files."""
+    """A tar file in gzip: the same files are the same bytes, whoever owns them. `size` is that of the files; `notes`
+    are sentences about what is not in it."""
 
     packed: bytes
     files: int
     size: int
+    notes: tuple[str, ...] = ()
 
 
 class _Entry(NamedTuple):
-    """A file, a folder (no size) or a link. `path` begins below the working folder."""
+    """A file, a folder (no size) or a link. `path` begins below the working folder. `wanted`: somebody asks for it by
+    name, so it travels whatever it holds."""
 
     path: str
     size: int | None
     link: str = ""
+    wanted: bool = False
 
 
 LeaveOut = Callable[[os.stat_result, bytes], bool]
@@ -65,9 +72,12 @@ def pack(
     must: Sequence[str] = (),
     leave_out: LeaveOut = lambda status, head: False,
     stays: Collection[Path] = (),
+    say: Callable[[str], None] = lambda text: None,
+    made: Mapping[str, str] = {},
 ) -> Code:
-    """`must` are files that have to be in it, and what `stays` gets there in another way. A folder that git ignores as
-    a whole is packed all the same: who works in it wants it."""
+    """`must` are files that have to be in it, what `stays` gets there in another way, and what is `made`, paths and
+    texts, is not in the folder and is added. A folder that git ignores as a whole is packed all the same: who works in
+    it wants it. `say` is called before work that takes long."""
     try:
         folder = folder.absolute()
         if not folder.is_dir():
@@ -76,14 +86,16 @@ def pack(
         named = {os.path.join(os.path.realpath(path.parent), path.name) for path in stays}  # noqa: PTH118
         walk = _Walk(os.path.realpath(folder), needed, named | {os.path.realpath(path) for path in stays})
         walk.run()
-        return _pack(walk, needed, _Archive(leave_out))
+        if walk.size > LARGEST_UNPACKED:
+            raise _too_large(walk, f"more than {_amount(LARGEST_UNPACKED)}")
+        if walk.size > LARGE:
+            say(_about_size(walk))
+        return _pack(walk, needed, _Archive(leave_out), made)
     except OSError as error:
         raise _unreadable([(str(error.filename or folder), error)]) from None
 
 
-def _pack(walk: _Walk, needed: _Needed, archive: _Archive) -> Code:
-    if walk.size > LARGEST * _BEST_RATIO:
-        raise _too_large(walk)
+def _pack(walk: _Walk, needed: _Needed, archive: _Archive, made: Mapping[str, str]) -> Code:
     unreadable = list(walk.unreadable)
     for entry in sorted(walk.entries, key=lambda each: each.path):
         try:
@@ -91,14 +103,34 @@ def _pack(walk: _Walk, needed: _Needed, archive: _Archive) -> Code:
         except OSError as error:
             unreadable.append((entry.path, error))
         if archive.full:
-            raise _too_large(walk)
+            raise _too_large(walk, f"packed more than {_amount(LARGEST)}")
     if unreadable:
         raise _unreadable(unreadable)
+    for path, text in sorted(made.items()):
+        archive.add_text(path, text)
     packed = archive.close()
     if archive.full:
-        raise _too_large(walk)
+        raise _too_large(walk, f"packed more than {_amount(LARGEST)}")
     needed.check(archive.names)
-    return Code(packed, archive.files, archive.size)
+    return Code(packed, archive.files, archive.size, tuple(_notes(walk, archive)))
+
+
+def _notes(walk: _Walk, archive: _Archive) -> Iterator[str]:
+    if secrets := sorted([*walk.secrets, *archive.secrets]):
+        yield (
+            f"Left out, because they look like credentials: {_some(secrets)}. "
+            f"A line such as !{_shown(literally(secrets[0]))} in {OWN_FILE} takes one along."
+        )
+    if walk.outside:
+        yield (
+            f"Left out, because they are links that lead out of the folder: {_some(sorted(walk.outside))}. "
+            "Copy what the run needs into the folder, or mount a volume: --mount CLAIM:/path"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(_shown, names[:_SHOWN])) + more
 
 
 class _Needed:
@@ -143,6 +175,7 @@ class _Needed:
         own = f"{place}/{OWN_FILE}" if place else OWN_FILE
         line = "!" + literally(path.removeprefix(f"{place}/")) + ("/" if is_folder else "")
         by = f"by line {rule.line} of {rule.file} ({rule.text})" if rule.file else f"because {rule.text} always is"
+        by = f"because it looks like credentials ({rule.text})" if rule.secret else by
         raise UsageError(
             _shown(f"{self.by_path[path]} is left out {by}; the pods would not have it."),
             _shown(f"A line {line} at the end of {own} takes it along."),
@@ -157,6 +190,10 @@ class _Walk:
         self._stays = stays
         self.entries: list[_Entry] = []
         self.size = 0
+        self.secrets: list[str] = []
+        """What looks like credentials by its name, and is left out."""
+        self.outside: list[str] = []
+        """Links that lead out of the folder, which are left out too."""
         self._needed = needed
         self.unreadable: list[tuple[str, OSError]] = []
         self._prefix, self._rules_above = _rules_above(root)
@@ -187,40 +224,40 @@ class _Walk:
                 if rule := rules.leaving_out(self._in_tree(path), is_folder, is_venv=_is_venv(each)):
                     if path in self._needed.by_path:
                         self._needed.complain(path, is_folder, rule)
+                    self.secrets += [path + "/" * is_folder] if rule.secret else []
                 elif is_folder:
                     self._add(_Entry(path, None))
                     yield path, rules
                 else:
-                    self._look_at(path, each)
+                    self._look_at(path, each, rules)
 
-    def _look_at(self, path: str, found: os.DirEntry[str]) -> None:
+    def _look_at(self, path: str, found: os.DirEntry[str], rules: Rules) -> None:
         try:
             if found.is_symlink():
                 self._add_link(path, found.path)
             elif stat.S_ISREG((status := found.stat(follow_symlinks=False)).st_mode):
-                self._add(_Entry(path, status.st_size))
+                wanted = path in self._needed.by_path or rules.are_asking_for(self._in_tree(path))
+                self._add(_Entry(path, status.st_size, wanted=wanted))
         except OSError as error:
             if error.errno not in _GONE:
                 self.unreadable.append((path, error))
 
     def _add_link(self, path: str, place: str) -> None:
-        """Inside, it points straight to where it ends, so that no link on the way matters. What it points to outside
-        comes along in its place."""
-        status = Path(place).stat()
-        is_folder = stat.S_ISDIR(status.st_mode)
-        if not is_folder and not stat.S_ISREG(status.st_mode):
+        """It points straight to where it ends, so that no link on the way matters. One that leads out of the folder is
+        not followed: what is there was not meant to travel."""
+        mode = Path(place).stat().st_mode
+        if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
             return
         real = os.path.realpath(place)
         if real == self.root or _below(self.root, real):
             self._add(_Entry(path, 0, os.path.relpath(real, Path(place).parent)))
-        elif is_folder:
+        elif path in self._needed.by_path:
             raise UsageError(
-                _shown(f"{path} is a link to {real}, a folder that does not travel to the pods with {self.root}."),
-                f"A line {_shown(literally(path))} in {OWN_FILE} leaves it out; a volume can take its place: "
-                "--mount CLAIM:/path",
+                _shown(f"{self._needed.by_path[path]} does not travel: {path} is a link out of the folder, to {real}."),
+                "Copy it into the folder, or start from a folder that holds both.",
             )
         else:
-            self._add(_Entry(path, status.st_size))
+            self.outside.append(path)
 
     def _add(self, entry: _Entry) -> None:
         self.entries.append(entry)
@@ -240,6 +277,8 @@ class _Archive:
         self.names: set[str] = set()
         self.files = 0
         self.size = 0
+        self.secrets: list[str] = []
+        """What looks like credentials by its content, and is left out."""
         self._leave_out = leave_out
         self._stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
         self._packed = bytearray()
@@ -254,35 +293,43 @@ class _Archive:
         elif entry.size is None:
             self._write(_header(entry.path, tarfile.DIRTYPE, 0o755))
         else:
-            file = _open(f"{root}/{entry.path}")
+            file = _open(f"{root}/{entry.path}", os.O_NOFOLLOW)
             if file is None:
                 return
             with file:
-                if not self._add_file(entry.path, file):
+                if not self._add_file(entry, file):
                     return
         self.names.add(entry.path)
         self.files += entry.size is not None
 
-    def _add_file(self, path: str, file: BinaryIO) -> bool:
+    def _add_file(self, entry: _Entry, file: BinaryIO) -> bool:
         """The size stands before the content. So a file of one piece is as large as what was read of it, and a larger
         one is read as far as it went at first, however much is being added to it."""
         status = os.fstat(file.fileno())
         piece = file.read(_PIECE)
         if self._leave_out(status, piece):
             return False
+        if not entry.wanted and has_credentials(entry.path, piece):
+            self.secrets.append(entry.path)
+            return False
         size = len(piece) if len(piece) < _PIECE else max(status.st_size, _PIECE)
-        self._write(_header(path, tarfile.REGTYPE, 0o755 if status.st_mode & 0o100 else 0o644, size=size))
+        self._write(_header(entry.path, tarfile.REGTYPE, 0o755 if status.st_mode & 0o100 else 0o644, size=size))
         self._write(piece)
         left = size - len(piece)
         while left and not self.full:
             piece = file.read(min(left, _PIECE))
             if not piece:
-                raise UsageError(f"{_shown(path)} became shorter while it was read.", "Try again.")
+                raise UsageError(f"{_shown(entry.path)} became shorter while it was read.", "Try again.")
             self._write(piece)
             left -= len(piece)
         self._write(bytes(-size % tarfile.BLOCKSIZE))
         self.size += size
         return True
+
+    def add_text(self, path: str, text: str) -> None:
+        data = text.encode()
+        self._write(_header(path, tarfile.REGTYPE, 0o644, size=len(data)))
+        self._write(data + bytes(-len(data) % tarfile.BLOCKSIZE))
 
     def _write(self, data: bytes) -> None:
         self._packed += self._stream.compress(data)
@@ -375,14 +422,25 @@ def _below(folder: str, path: str) -> str:
     return path[len(start) :] if path.startswith(start) else ""
 
 
-def _too_large(walk: _Walk) -> UsageError:
-    files = [entry for entry in walk.entries if entry.size is not None]
+def _too_large(walk: _Walk, beyond: str) -> UsageError:
     return UsageError(
-        f"The working folder is too large to travel to the pods: {_amount(walk.size)} in {len(files):,} files, packed "
-        f"more than {_amount(LARGEST)}. The largest: {_largest(walk, by_count=False)}.",
+        f"The working folder is too large to travel to the pods: {_contents(walk)}, {beyond}. "
+        f"The largest: {_largest(walk, by_count=False)}.",
         f"Name what the run does not need in {OWN_FILE}, put the code in the image and start it from there, or mount a "
         "volume for what is large: --mount CLAIM:/path",
     )
+
+
+def _about_size(walk: _Walk) -> str:
+    return (
+        f"Packing {_contents(walk)}, which every pod unpacks before it starts. "
+        f"The largest: {_largest(walk, by_count=False)}. Data belongs on a volume: --mount CLAIM:/path"
+    )
+
+
+def _contents(walk: _Walk) -> str:
+    files = [entry for entry in walk.entries if entry.size is not None]
+    return f"{_amount(walk.size)} in {len(files):,} files"
 
 
 def _endless(walk: _Walk, what: str, *, by_count: bool) -> UsageError:
@@ -427,10 +485,8 @@ def _heart(path: str, totals: Mapping[str, int], holds: Mapping[str, set[str]]) 
 
 
 def _unreadable(found: Sequence[tuple[str, OSError]]) -> UsageError:
-    named = ", ".join(_shown(path) for path, _ in found[:_SHOWN])
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return UsageError(
-        f"{named}{more} can't be read: {found[0][1].strerror}.",
+        f"{_some([path for path, _ in found])} can't be read: {found[0][1].strerror}.",
         f"Check the permissions, or name what the run does not need in {OWN_FILE}.",
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pumasi.core.dotenv import parse as parse_variables
 from pumasi.core.fields import closest, show
 from pumasi.core.spec import (
     CLUSTER_FIELDS,
@@ -24,6 +25,7 @@ from pumasi.core.spec import (
     known_names,
     parse_spec,
 )
+from pumasi.errors import UsageError
 
 if TYPE_CHECKING:
     import yaml
@@ -73,9 +75,19 @@ class Layer(NamedTuple):
     places: dict[str, str]
 
 
-def build_spec(flags: Mapping[str, object], folder: Path, environ: Mapping[str, str]) -> Spec:
+def current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("The folder that you are in is gone.", "Change to one that exists: cd") from None
+
+
+def build_spec(
+    flags: Mapping[str, object], folder: Path, environ: Mapping[str, str], *, without_values: bool = False
+) -> Spec:
     """Flag > environment > pumasi.yaml in `folder` > user configuration > default. A flag that is None (or a command
-    that is empty) was not given. SpecError names every mistake in all of them."""
+    that is empty) was not given. SpecError names every mistake in all of them. `without_values` puts the file's name in
+    place of each value that an env_file sets: such files are where people keep secrets."""
     mistakes: list[str] = []
     folder = folder.absolute()
     given = _flag_layer(folder, flags)
@@ -84,6 +96,7 @@ def build_spec(flags: Mapping[str, object], folder: Path, environ: Mapping[str, 
     for layer in layers:
         _expand_gpus(layer, mistakes)
         _expand_groups(layer, mistakes)
+        _expand_env_file(layer, environ, mistakes, without_values=without_values)
         _anchor_paths(layer, environ.get("HOME", ""), on_cluster=pool != "local")
     merged = _merge(folder, layers)
     _check_workdir(merged, mistakes)
@@ -159,6 +172,45 @@ def _expand_groups(layer: Layer, mistakes: list[str]) -> None:
         layer.values[field] = {name: value for name, joint, value in pairs if joint}
 
 
+def _expand_env_file(layer: Layer, environ: Mapping[str, str], mistakes: list[str], *, without_values: bool) -> None:
+    """`env_file` is short for the variables of these files; `env` beside it wins."""
+    if "env_file" not in layer.values:
+        return
+    given, place = layer.values.pop("env_file"), layer.places.pop("env_file")
+    files = [given] if isinstance(given, (str, os.PathLike)) else given
+    if not isinstance(files, Sequence) or not all(isinstance(file, (str, os.PathLike)) for file in files):
+        mistakes.append(f"{place}: {show(given)} is no file; give the name of a file, or a list of names")
+        return
+    found: dict[str, object] = {}
+    for file in files:
+        values = _read_variables(layer.folder, os.fspath(file), environ, place, mistakes)
+        found |= dict.fromkeys(values, f"(from {file})") if without_values else values
+    own = layer.values.get("env", {})
+    if isinstance(own, Mapping):  # If not, `parse_spec` names the mistake.
+        layer.values["env"] = {**found, **own}
+        layer.places.setdefault("env", place)
+
+
+def _read_variables(
+    folder: Path, file: str, environ: Mapping[str, str], place: str, mistakes: list[str]
+) -> dict[str, str]:
+    try:
+        with (folder / file).open("rb") as opened:
+            content = opened.read(_LARGEST_FILE + 1)
+        if len(content) > _LARGEST_FILE:
+            mistakes.append(f"{place} {file}: it is larger than 1 MiB; give a file with a few variables")
+            return {}
+        values, wrong = parse_variables(content.decode("utf-8-sig"), environ)
+    except OSError as error:
+        mistakes.append(f"{place} {file}: it can't be read: {error.strerror}")
+        return {}
+    except ValueError:
+        mistakes.append(f"{place} {file}: it is not UTF-8 text; save it as UTF-8")
+        return {}
+    mistakes += [f"{file}, {each}" for each in wrong]
+    return values
+
+
 def _anchor_paths(layer: Layer, home: str, *, on_cluster: bool) -> None:
     """A path is seen from the file that names it. An interpreter without a slash is looked up in PATH later, and on a
     cluster it is one of the image."""
@@ -170,7 +222,12 @@ def _anchor_paths(layer: Layer, home: str, *, on_cluster: bool) -> None:
             if home and not inside and (path == "~" or path.startswith("~/")):
                 path = home + path[1:]
             here = field == "workdir" or ("/" in path and not inside)
-            layer.values[field] = str(layer.folder / path) if here else path
+            layer.values[field] = _straight(layer.folder / path) if here else path
+
+
+def _straight(path: Path) -> str:
+    """Without "..": files are compared with the folder by their names."""
+    return os.path.realpath(path) if ".." in path.parts else str(path)
 
 
 def _merge(folder: Path, layers: Sequence[Layer]) -> Layer:

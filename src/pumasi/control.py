@@ -7,9 +7,11 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pumasi.errors import NotFound, SystemTrouble, Unreachable, UsageError
+from pumasi.store.person import this_person
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,27 +97,43 @@ def _see_to(store: Store, record: RunRecord, reached: float) -> float:
 
 def stop(store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], None]) -> RunRecord:
     """Ask the manager to stop the run, and see that it does; one that does not answer is killed with all it has."""
+    return ask_to_stop(store, record, force=force, tell=tell)()
+
+
+def ask_to_stop(
+    store: Store, record: RunRecord, *, force: bool, tell: Callable[[str], None]
+) -> Callable[[], RunRecord]:
+    """Returns at once what sees that the run stops: several runs have their grace at the same time."""
+    grace = 0.0 if force else float(str(record.spec.get("grace", 0.0)))
     if record.is_remote:
         from pumasi import copying, remote
 
         if not copying.attend(store, record):
             tell(f"Stopping {record.id} in the cluster.")
             remote.ask_to_stop(record, force=force)
-            grace = 0.0 if force else float(str(record.spec.get("grace", 0.0)))
-            try:
-                return wait(store, record.id, grace + MARGIN + _needed_to_confirm(record))
-            except TimeoutError:
-                raise SystemTrouble(
-                    f"The manager of {record.id} does not answer.",
-                    "Try again in a while: when it has been silent for long, another one takes its place.",
-                ) from None
+            return partial(_see_it_stop_there, store, record, grace)
     pid = _await_manager(store, record.id)
     if pid is None:
-        return store.run(record.id)
-    grace = 0.0 if force else float(str(record.spec.get("grace", 0.0)))
+        return partial(store.run, record.id)
     tell(f"Stopping {record.id}" + (" at once." if force else f": its processes have {grace:g} s to end."))
+    with suppress(SystemTrouble):  # A full disk must not keep anybody from stopping a run.
+        store.add_event(record.id, time.time(), "stop asked", {"by": str(this_person())})
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGUSR1 if force else signal.SIGTERM)
+    return partial(_see_it_stop, store, record, grace, tell)
+
+
+def _see_it_stop_there(store: Store, record: RunRecord, grace: float) -> RunRecord:
+    try:
+        return wait(store, record.id, grace + MARGIN + _needed_to_confirm(record))
+    except TimeoutError:
+        raise SystemTrouble(
+            f"The manager of {record.id} does not answer.",
+            "Try again in a while: when it has been silent for long, another one takes its place.",
+        ) from None
+
+
+def _see_it_stop(store: Store, record: RunRecord, grace: float, tell: Callable[[str], None]) -> RunRecord:
     try:
         return wait(store, record.id, grace + MARGIN + _needed_to_confirm(record))
     except TimeoutError:
@@ -235,8 +253,8 @@ def _follow(
         time.sleep(POLL)
 
 
-def find(store: Store, prefix: str | None) -> RunRecord:
-    record = store.find(prefix)
+def find(store: Store, prefix: str | None, *, running_first: bool = False) -> RunRecord:
+    record = store.find(prefix, running_first=running_first)
     if record.ended is None:
         with suppress(NotFound, SystemTrouble):
             look_after(store, record)

@@ -13,17 +13,19 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pumasi.agent.files import step_files
+from pumasi.agent.files import installer_files, step_files
 from pumasi.core import manage
 from pumasi.core.endings import outcome_of
 from pumasi.core.flows import MAIN, log_of
 from pumasi.core.flows.catalogue import flow_of
 from pumasi.core.frameworks import Gang
-from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, program_of
+from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, packages_of, program_of
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planner import plan
 from pumasi.core.ranks import chief_first
+from pumasi.core.results import result_on_volume
 from pumasi.errors import ClusterTrouble, DoesNotFit, RunBusy, Unreachable
+from pumasi.kube.waiting import end_task
 from pumasi.pools.base import Found, FoundTask, Order, Pool, kept_task
 from pumasi.recorder import Recorder
 
@@ -42,6 +44,8 @@ _STATES = {
 _PHASES = {"starting": manage.Phase.LAUNCHING, "running": manage.Phase.RUNNING, "ending": manage.Phase.RUNNING}
 _LINES, _LINE = 5, 200
 """What the record of a run keeps of the last words of each of its tasks: lines, and letters of each."""
+_LAST = 5.0
+"""Seconds that what goes on in the background has to end, when the run has."""
 
 
 class Task(NamedTuple):
@@ -65,6 +69,7 @@ class Manager:
         self._events: asyncio.Queue[manage.Event | BaseException] = asyncio.Queue()
         self._ended: Mapping[str, Outcome] = {}
         self._works: dict[tuple[str, int], Task] = {}
+        self._plans: dict[str, dict[str, Any]] = {}
         self._gangs: dict[tuple[str, int], Gang] = {}
         self._gpus: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._next_number = 0
@@ -75,8 +80,9 @@ class Manager:
         self._tasks: set[asyncio.Task[None]] = set()
         pool.tell = self._note
         pool.fail = self._events.put_nowait
-        pool.stop = lambda force: self.stop(force=force)
+        pool.stop = lambda force, by: self.stop(force=force, by=by)
         pool.lose = self._lose
+        pool.changed = lambda: self._post(manage.RoomChanged(time.monotonic()))
 
     async def run(self) -> Outcome:
         """Trouble with the cluster, or another manager, ends this one and not the run."""
@@ -94,6 +100,12 @@ class Manager:
         return self._finish(outcome)
 
     async def _steer(self, state: manage.RunState) -> Outcome:
+        try:
+            return await self._go_through(state)
+        finally:
+            await self._end_tasks()
+
+    async def _go_through(self, state: manage.RunState) -> Outcome:
         while state.outcome is None:
             before = state
             state, actions = manage.step(state, await self._next())
@@ -104,6 +116,16 @@ class Manager:
             for action in actions:
                 self._do(action, state.summary)
         return state.outcome
+
+    async def _end_tasks(self) -> None:
+        """What still looks for room would ask a pool that is closed, and tell of a run that has ended."""
+        ending = [asyncio.ensure_future(end_task(task)) for task in self._tasks]
+        if ending:
+            done, late = await asyncio.wait(ending, timeout=_LAST)
+            for each in late:
+                each.cancel()
+            for each in done:
+                each.exception()  # `_collect` has seen it.
 
     def _begin(self, found: Found | None) -> manage.RunState:
         spec = self._spec
@@ -150,7 +172,7 @@ class Manager:
     def _keep_tasks(self, before: Mapping[str, manage.TaskState], after: Mapping[str, manage.TaskState]) -> None:
         """What the next manager needs to go on, should this one be lost."""
         for name, task in after.items():
-            if name != MAIN and task != before.get(name):
+            if name != MAIN and _kept(task) != _kept(before.get(name)):
                 outcome = None if task.outcome is None else _shortened(task.outcome).told()
                 if task.outcome is not None:
                     self._recorder.event(time.time(), "task ended", **{**task.outcome.told(), "task": name})
@@ -163,8 +185,10 @@ class Manager:
                     outcome=outcome,
                 )
 
-    def stop(self, *, force: bool = False) -> None:
-        self._post(manage.StopAsked(time.monotonic(), force))
+    def stop(self, *, force: bool = False, by: str = "") -> None:
+        """`by`: who asked for it, where that was not at the run's own terminal."""
+        outcome = Outcome(Verdict.STOPPED, f"Stopped by {by}.") if by else manage.STOPPED
+        self._post(manage.StopAsked(time.monotonic(), force, outcome))
 
     def _lose(self, why: str) -> None:
         """Somebody has taken the run away: what may be left of it is ended."""
@@ -181,15 +205,25 @@ class Manager:
 
     def _finish(self, outcome: Outcome) -> Outcome:
         now = time.time()
-        if report := self._flow.report(self._ended):
+        if any(task == MAIN for task, _ in self._gangs):
+            outcome = replace(outcome, metrics=self._last_metrics())
+        report = self._flow.report(self._ended)
+        if report:
             self._recorder.event(now, "report", **report)
         told = outcome.told()
+        if outcome.verdict is Verdict.DONE:
+            result = result_on_volume(self._spec, self._folder, report["final"] if report else None)
+            told |= {"result": result} if result else {}
         # In this order: who sees that the run has ended finds the event that tells how.
         self._recorder.event(now, "finished", run=self._run_id, **told)
         self._recorder.update(
             now, state=outcome.verdict.value, ended=now, outcome=told, exit_code=outcome.verdict.exit_code
         )
         return outcome
+
+    def _last_metrics(self) -> Mapping[str, float]:
+        """Of the first rank that has some."""
+        return next((values for _, values in sorted(self._recorder.last.items()) if values), {})
 
     # ---- actions
 
@@ -241,7 +275,8 @@ class Manager:
         if (name, attempt) not in self._works:
             work = self._flow.work(name, self._ended, attempt)
             spec = replace(self._spec, slots=work.slots or self._spec.slots, env={**self._spec.env, **work.env})
-            files = step_files() if work.is_step else self._program.files
+            installer = installer_files() if self._program.setup else {}
+            files = {**step_files(), **installer} if work.is_step else self._program.files
             self._works[name, attempt] = Task(spec, program_of(self._program, work)._replace(files=files))
         return self._works[name, attempt]
 
@@ -274,7 +309,7 @@ class Manager:
     async def _reserve(self, task: str, attempt: int, placement: Mapping[str, int]) -> manage.Event:
         gpus = await self._pool.reserve(task, placement)
         if gpus is None:
-            return manage.Refused(time.monotonic(), task, attempt, "Another run was faster to take the GPUs.")
+            return manage.Refused(time.monotonic(), task, attempt, "Another run was faster to take the room.")
         self._gpus[task, attempt] = gpus
         return manage.Placed(time.monotonic(), task, attempt, placement)
 
@@ -286,28 +321,31 @@ class Manager:
             plan(self._pool.capacity(), spec.slots, most_per_node=spec.max_per_node)
         except DoesNotFit as never:
             return manage.Refused(now, task, attempt, never.message, True, never.hint)
-        reason = f"{error.message} {self._pool.remark}".rstrip()
-        return manage.Refused(now, task, attempt, reason, False, error.hint)
+        remark, waiting, gist = self._pool.shortage(spec.slots)
+        reason = f"{error.message} {remark}".rstrip()
+        return manage.Refused(now, task, attempt, reason, False, error.hint, waiting, gist)
 
     async def _launch(self, task: str, attempt: int, placement: Mapping[str, int]) -> None:
         order = self._order(task, attempt, placement, self._next_number)
         gang, program = self._gangs[task, attempt], self._task(task, attempt).program
         now = time.time()
-        self._recorder.event(
-            now,
-            "planned",
-            run=self._run_id,
+        planned = {
+            "run": self._run_id,
             **_about(task),
-            on=self._spec.on,
-            placement=dict(placement),
-            unplaced=self._pool.is_blind,
-            chief=order.nodes[0],
-            framework=program.framework,
-            because=program.because,
-            python=program.command[0],
-            gpus={node: list(ids) for node, ids in self._gpus[task, attempt].items()},
-            see_gpus=gang.see_gpus,
-        )
+            "on": self._spec.on,
+            "placement": dict(placement),
+            "unplaced": self._pool.is_blind,
+            "chief": order.nodes[0],
+            "framework": program.framework,
+            "because": program.because,
+            "python": program.command[0],
+            "gpus": {node: list(ids) for node, ids in self._gpus[task, attempt].items()},
+            "see_gpus": gang.see_gpus,
+            "packages": packages_of(program),
+        }
+        if self._plans.get(task) != planned:  # Who was turned away asks again, with the same plan perhaps.
+            self._recorder.event(now, "planned", **planned)
+            self._plans[task] = planned
         ranks = len(gang.table.ranks)
         if task == MAIN:
             self._recorder.update(now, attempt=attempt, placement=dict(placement), ranks=ranks)
@@ -357,7 +395,7 @@ class Manager:
             outcome = self._outcome(order, words["outcome"])
             self._post(manage.Failing(time.monotonic(), order.task, order.attempt, outcome))
         elif words["event"] == "note":
-            self._note(words["text"])
+            self._tell_once(now, "note", order, text=words["text"])
         elif words["event"] == "gap":
             lost = {"attempt": order.attempt, "rank": words["rank"], "lines": words["lines"]}
             self._recorder.event(now, "gap", **_about(order.task), **lost)
@@ -378,6 +416,7 @@ class Manager:
         return [{**rank, "node": order.nodes[rank["node"]], "role": table.ranks[rank["rank"]].role} for rank in ranks]
 
     def ended(self, order: Order, facts: Mapping[str, Any]) -> None:
+        self._plans.pop(order.task, None)
         outcome, spends = self._outcome(order, facts), facts.get("spends", True)
         if order.task != MAIN:
             outcome = replace(outcome, metrics=self._recorder.last.get(order.configs[0]["first"], {}))
@@ -390,12 +429,18 @@ class Manager:
         self._post(manage.TurnedAway(now, order.task, order.attempt, reason, hopeless, hint, patience))
 
     def _outcome(self, order: Order, facts: Mapping[str, Any]) -> Outcome:
-        return outcome_of(facts, order.nodes, len(self._gangs[order.task, order.attempt].table.ranks))
+        size = len(self._gangs[order.task, order.attempt].table.ranks)
+        return outcome_of(facts, order.nodes, size, self._pool.setting)
 
 
 def _shortened(outcome: Outcome) -> Outcome:
     """For a record that has room for many."""
     return replace(outcome, tail=tuple(line[-_LINE:] for line in outcome.tail[-_LINES:]))
+
+
+def _kept(task: manage.TaskState | None) -> tuple[object, ...]:
+    """What is written down of a task: not how often it has looked for room."""
+    return () if task is None else (_STATES[task.phase], task.attempt, task.restarts, task.outcome)
 
 
 def _about(task: str) -> dict[str, str]:

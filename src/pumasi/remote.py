@@ -11,9 +11,10 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pumasi.core.kubectl import kubectl
 from pumasi.errors import ClusterTrouble, Forbidden, NotFound, NotThere
 from pumasi.kube import manifests
 from pumasi.kube import record as records
@@ -22,6 +23,7 @@ from pumasi.kube.config import connect
 from pumasi.kube.record import Content, Row
 from pumasi.kube.sight import Refusal, absence
 from pumasi.store.lookup import pick
+from pumasi.store.person import this_person
 from pumasi.store.records import COPIED, RunRecord
 
 if TYPE_CHECKING:
@@ -74,14 +76,22 @@ def rows(place: Place, *, everywhere: bool = False) -> tuple[list[Row], float]:
         raise Forbidden(error.message, f"Leave out -A: {hint}" if everywhere else hint, said=error.said) from None
 
 
-def find(store: Store, place: Place, prefix: str | None, *, everywhere: bool = False) -> RunRecord:
-    """The run of the cluster that is meant, with a copy of its record in the store."""
+def find(
+    store: Store, place: Place, prefix: str | None, *, everywhere: bool = False, running_first: bool = False
+) -> RunRecord:
+    """The run of the cluster that is meant, with a copy of its record in the store; see `Store.find`."""
     known, _ = rows(place, everywhere=everywhere)
+    running = {row.run for row in known if row.ended is None} if running_first else set()
     ps = f"pumasi ps {place.words}" + (" -A" if everywhere else "")
-    run = pick(prefix, [row.run for row in known], run=f"pumasi run {place.words}", ps=ps)
-    namespace = next(row.namespace for row in known if row.run == run)
-    place = Place(place.context or connect("", os.environ).context, namespace)
-    return _import(store, place, asyncio.run(_fetch(place, run)))
+    ids = [row.run for row in known]
+    run = pick(prefix, ids, own=store.own(), running=running, run=f"pumasi run {place.words}", ps=ps)
+    return fetch(store, place, next(row for row in known if row.run == run))
+
+
+def fetch(store: Store, place: Place, row: Row) -> RunRecord:
+    """A run of the cluster, with a copy of its record in the store."""
+    place = Place(place.context or connect("", os.environ).context, row.namespace)
+    return _import(store, place, asyncio.run(_fetch(place, row.run)))
 
 
 async def _fetch(place: Place, run: str, patience: float = 10.0) -> Content:
@@ -102,12 +112,23 @@ def _import(store: Store, place: Place, content: Content) -> RunRecord:
 def apply(store: Store, run: str, content: Content, *, attended: bool = True) -> None:
     """Events first: who sees that the run has ended finds the one that tells how. They are told apart by what they say:
     clocks differ, and the store has events of its own (gaps in what was copied)."""
+    context = place_of(store.run(run)).context
     known = {(event.at, event.kind, json.dumps(event.data)) for event in store.events(run)}
     for at, kind, data in content.events:
-        if (at, kind, json.dumps(data)) not in known:
-            store.add_event(run, at, kind, data)
+        seen = _seen_from(context, data)
+        if not {(at, kind, json.dumps(data)), (at, kind, json.dumps(seen))} & known:
+            store.add_event(run, at, kind, seen)
     fields = {name: value for name, value in content.state.items() if name in COPIED}
+    if fields.get("outcome"):
+        fields["outcome"] = _seen_from(context, fields["outcome"])
     store.update_run(run, **fields if attended else {**fields, "state": "unattended"})
+
+
+def _seen_from(context: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """A result on a volume is reached by the context that this kubeconfig has for the cluster: a manager inside knows
+    of none, and somebody else may have another."""
+    result = data.get("result")
+    return {**data, "result": {**result, "context": context}} if result else dict(data)
 
 
 # ---- how it stands
@@ -192,19 +213,23 @@ async def _why(api: Api, place: Place, row: Row) -> Refusal | None:
     pods = await api.list(f"{folder}/pods", labelSelector=selector)
     about = f"involvedObject.name={row.run}-manager,type=Warning"
     events = [] if pods else await api.list(f"{folder}/events", fieldSelector=about)
-    return absence(pods, events, f"pumasi setup {place._replace(namespace=row.namespace).words}")
+    setup = f"pumasi setup {place._replace(namespace=row.namespace).words}"
+    return absence(pods, events, setup, kubectl(place.context, row.namespace))
 
 
 # ---- steering it
 
 
-def detach(store: Store, spec: Spec, say: Callable[[str], None] = lambda text: None) -> RunRecord:
-    """Start a run whose manager lives in the cluster."""
+def detach(store: Store, spec: Spec, say: Callable[[str], None], warn: Callable[[str], None]) -> RunRecord:
+    """Start a run whose manager lives in the cluster. `say` is told what takes long, `warn` the notes of the
+    program."""
     from pumasi.pools.base import Request
     from pumasi.pools.kubernetes import detach
     from pumasi.session import new_record, prepare
 
-    spec, program, packed = prepare(spec, store.home)
+    spec, program, packed = prepare(spec, store.home, say)
+    for note in program.notes:
+        warn(note)
     record = new_record(store, spec, program.framework, detached=True)
     try:
         asyncio.run(detach(Request(record.id, spec, program, store.home, record.copied(), packed, say)))
@@ -219,8 +244,9 @@ def ask_to_stop(record: RunRecord, *, force: bool) -> None:
 
     async def ask() -> None:
         async with reach(place_of(record)) as (api, namespace):
-            note = {manifests.DOMAIN + "stop": "now" if force else "soon"}
-            await api.patch(records.path_of(namespace, record.id), {"metadata": {"annotations": note}})
+            by = this_person().known_as(await api.user())
+            notes = {manifests.DOMAIN + "stop": "now" if force else "soon", manifests.DOMAIN + "stopped-by": str(by)}
+            await api.patch(records.path_of(namespace, record.id), {"metadata": {"annotations": notes}})
 
     asyncio.run(ask())
 

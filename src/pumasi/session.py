@@ -16,10 +16,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from pumasi.agent.agent import kill_family
 from pumasi.core import kubewords
@@ -34,23 +35,29 @@ from pumasi.core.ranks import chief_first
 from pumasi.core.spec import DEFAULTS, Spec, parse_spec, run_name
 from pumasi.errors import ClusterTrouble, NotThere, PumasiError, SystemTrouble
 from pumasi.manager import Manager
+from pumasi.packages import made_files, setup_files
 from pumasi.pools import open_pool
 from pumasi.pools.base import Found, FoundTask, Request, found_task
 from pumasi.program import find_program, find_python
 from pumasi.recorder import Recorder, Unwatched, View
 from pumasi.store import RunRecord, Store, default_home
 from pumasi.store.home import runs_folder
+from pumasi.store.person import this_person
+
+if TYPE_CHECKING:
+    from pumasi.code import LeaveOut
 
 START_SECONDS = 30.0
 """How long a background manager may take to be there."""
 MOST_LOOKED_AT = 100
 """Runs, from the newest on, among which one is looked for that can go on."""
+Say = Callable[[str], None]
 QUESTION = "[s]top it, [l]eave it running, or go on? Type s, l or nothing, then Enter. (Ctrl-C again stops it.)"
 
 
 def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | None:
     """Run it here and now. None: the user has left it running in the background."""
-    spec, program, packed = prepare(spec, store.home)
+    spec, program, packed = prepare(spec, store.home, lambda text: view.event(time.time(), "note", {"text": text}))
     left = interrupted(store, spec)
     record = left or new_record(store, spec, program.framework, detached=False)
     if left is not None and left.is_remote:
@@ -92,12 +99,13 @@ def bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason: 
 
 
 def interrupted(store: Store, spec: Spec) -> RunRecord | None:
-    """A run of several tasks that asked for the very same and whose manager died. It goes on with what is done."""
+    """One's own run of several tasks that asked for the very same and whose manager died. It goes on with what is
+    done."""
     if spec.strategy == "together":
         return None
     asked = json.loads(json.dumps(spec.dump()))
     for record in store.runs(limit=MOST_LOOKED_AT):
-        if record.spec == asked and can_go_on(store, record):
+        if record.started_here and record.spec == asked and can_go_on(store, record):
             return reopen(store, record)
     return None
 
@@ -163,6 +171,7 @@ def preview(spec: Spec) -> dict[str, Any]:
         "spec": {name: value for name, value in spec.dump().items() if value != DEFAULTS[name]},
         "framework": program.framework,
         "because": program.because,
+        **({"setup": _asked_setup(program)} if program.setup else {}),
         "notes": list(program.notes),
     }
     if spec.strategy != "together":
@@ -186,6 +195,13 @@ def preview(spec: Spec) -> dict[str, Any]:
     }
 
 
+def _asked_setup(program: Program) -> dict[str, Any]:
+    asked = {name: program.setup[name] for name in ("requirements", "commands") if program.setup.get(name)}
+    if "requirements" in asked:
+        asked["requirements"] = {name: asked["requirements"][name] for name in ("name", "count")}
+    return asked
+
+
 def _folder_of(spec: Spec, home: Path, run_id: str) -> str:
     if spec.pool == "local":
         return str(runs_folder(home) / run_id)
@@ -206,16 +222,30 @@ def _tasks(spec: Spec, program: Program, folder: str) -> Iterator[dict[str, Any]
         ended |= dict.fromkeys(names, Outcome(Verdict.DONE))
 
 
-def prepare(spec: Spec, home: Path) -> tuple[Spec, Program, bytes]:
+def prepare(spec: Spec, home: Path, say: Say = lambda text: None) -> tuple[Spec, Program, bytes]:
     """Whatever can't work, whoever waits, is told before anything is written or started. With the program, and the
-    working folder where it has to travel."""
+    working folder where it has to travel. `say` is called before work that takes long."""
     spec = _settled(spec)
     flow_of(spec, "")
     if spec.pool == "local":
         from pumasi.pools.local import make_pool
 
         plan(make_pool(spec, home).capacity(), spec.at_once)
-    return spec, find_program(spec, os.environ), _pack(spec)
+    program, packed = pack_program(spec, say)
+    if spec.pool != "local":
+        program = program._replace(notes=(*program.notes, *_readable(spec.env)))
+    return spec, program, packed
+
+
+def _readable(env: Mapping[str, str]) -> Iterator[str]:
+    """What a user may not expect others to see: variables stand in the pods and in the record."""
+    from pumasi.kube.rendering import open_secrets
+
+    if names := open_secrets(env):
+        yield (
+            f"Who may read the run in the cluster can read {', '.join(names)}. "
+            f"A reference keeps the value in a Secret: --env-from-secret {names[0]}=SECRET/KEY"
+        )
 
 
 def _settled(spec: Spec) -> Spec:
@@ -235,21 +265,30 @@ def _settled(spec: Spec) -> Spec:
     return replace(spec, on=where, namespace=spec.namespace or found.namespace, mounts=mounts)
 
 
-def _pack(spec: Spec) -> bytes:
-    """The working folder, where it has to travel."""
+def pack_program(spec: Spec, say: Say, leave_out: LeaveOut = lambda status, head: False) -> tuple[Program, bytes]:
+    """The program, and the working folder where it has to travel; see `code.pack`."""
+    program = find_program(spec, os.environ)
     if spec.pool == "local":
-        return b""
+        return program, b""
     from pumasi.code import pack
 
     folder, script = Path(spec.workdir), script_of(spec.command)
     inside = Path(os.path.normpath(folder / script)) if script else Path()
     must = [str(inside.relative_to(folder))] if inside.is_relative_to(folder) else []
-    return pack(folder, must, stays=[folder / path for path in sent(spec).values()]).packed
+    must += setup_files(spec)
+    stays = [folder / path for path in sent(spec).values()]
+    code = pack(folder, must, leave_out, stays, say, made_files(spec))
+    return program._replace(notes=(*program.notes, *code.notes)), code.packed
 
 
-def detach(store: Store, spec: Spec, *, lifeline: bool = False) -> tuple[RunRecord, subprocess.Popen[bytes]]:
-    """Start it in the background. With a lifeline it is stopped when the process that holds its other end is gone."""
+def detach(
+    store: Store, spec: Spec, *, lifeline: bool = False, warn: Say = lambda text: None
+) -> tuple[RunRecord, subprocess.Popen[bytes]]:
+    """Start it in the background. With a lifeline it is stopped when the process that holds its other end is gone.
+    `warn` is told the notes of the program, which are events of the run too."""
     spec, program, _ = prepare(spec, store.home)
+    for note in program.notes:
+        warn(note)
     left = interrupted(store, spec) if spec.pool == "local" else None
     record = left or new_record(store, spec, program.framework, detached=True)
     return record, start_background(store, record, "lifeline" if lifeline else "alone")
@@ -273,7 +312,9 @@ def start_background(store: Store, record: RunRecord, mode: str) -> subprocess.P
 
 
 def new_record(store: Store, spec: Spec, framework: str, *, detached: bool) -> RunRecord:
-    return store.create_run(run_name(spec), spec.dump(), time.time(), framework=framework, detached=detached)
+    user, host = this_person()
+    told = {"framework": framework, "detached": detached, "user": user, "host": host}
+    return store.create_run(run_name(spec), spec.dump(), time.time(), **told)
 
 
 def _await_manager(store: Store, run_id: str, process: subprocess.Popen[bytes]) -> None:
@@ -283,6 +324,15 @@ def _await_manager(store: Store, run_id: str, process: subprocess.Popen[bytes]) 
             errors = store.folder(run_id) / "manager.err"
             raise SystemTrouble(f"The background manager of {run_id} did not start.", f"What it said is in {errors}.")
         time.sleep(0.02)
+
+
+def _has_terminal() -> bool:
+    """Whether this process belongs to a terminal, wherever its streams go."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 class Session:
@@ -306,16 +356,26 @@ class Session:
         self._program = program
         self._packed = packed
         self._terminal = terminal
+        # Asked now: a terminal that has hung up does not say any more that it is one.
+        self._terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
+        self._may_lose_terminal = bool(self._terminals) or _has_terminal()
+        self._hung_up = False
+        self._is_dark = False
         self._left = False
+        self._seen = 0
         self._interrupts = 0
         self._recorder = Recorder(store, record.id, view)
-        self._wishes: list[bool] = []
+        self._wishes: list[tuple[bool, str]] = []
         self._opening: asyncio.Task[Any] | None = None
         self._manager: Manager | None = None
 
     def run(self, lifeline: int | None = None) -> Outcome | None:
         # Frames come by the million and never in cycles: to look for those costs a tenth of the pace.
         gc.set_threshold(100_000)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+            signal.signal(signal.SIGHUP, self._hang_up_early)
+        known = self._store.events(self._record.id)
+        self._seen = known[-1].seq if known else 0
         with self._store.lock(self._record.id) as lock:
             self._lock = lock
             self._recorder.update(time.time(), pid=os.getpid())
@@ -331,10 +391,12 @@ class Session:
     async def _run(self, lifeline: int | None) -> Outcome:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        loop.add_signal_handler(signal.SIGTERM, self.stop)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        loop.add_signal_handler(signal.SIGTERM, self._stop_as_asked, False)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             loop.add_signal_handler(signal.SIGHUP, self._hang_up)
-        loop.add_signal_handler(signal.SIGUSR1, lambda: self.stop(force=True))
+        if self._hung_up:
+            self._hang_up()
+        loop.add_signal_handler(signal.SIGUSR1, self._stop_as_asked, True)
         if lifeline is not None:
             loop.add_reader(lifeline, self._lose_lifeline, lifeline)
         record, folder = self._record, self._store.folder(self._record.id)
@@ -350,26 +412,38 @@ class Session:
         self._opening = asyncio.current_task()
         async with open_pool(request, adopt=self._packed is None) as pool:
             self._opening = None
+            if pool.user:
+                self._recorder.update(time.time(), user=pool.user)
             self._recorder.copy = pool.copy
             pool.found = pool.found or left_behind(self._store, record)
             manager = Manager(record.id, pool.folder(folder), self._spec, self._program, pool, self._recorder)
             self._manager = manager
-            for force in self._wishes:
-                manager.stop(force=force)
+            for force, by in self._wishes:
+                manager.stop(force=force, by=by)
             return await manager.run()
 
     @property
     def has_begun(self) -> bool:
         return self._manager is not None
 
-    def stop(self, *, force: bool = False) -> None:
+    def stop(self, *, force: bool = False, by: str = "") -> None:
         """Before the manager is there, nothing has begun; in the moment between, the wish is kept for it."""
         if self._manager is not None:
-            self._manager.stop(force=force)
+            self._manager.stop(force=force, by=by)
             return
-        self._wishes.append(force)
+        self._wishes.append((force, by))
         if self._opening is not None:
             self._opening.cancel()
+
+    def _stop_as_asked(self, force: bool) -> None:
+        """Another process sent a signal; `pumasi stop` has written down before who asks. What was asked of an earlier
+        session of the same run does not count."""
+        by = ""
+        with contextlib.suppress(SystemTrouble):
+            events = self._store.events(self._record.id, after=self._seen)
+            asked = [event for event in events if event.kind == "stop asked"]
+            by = str(asked[-1].data["by"]) if asked else ""
+        self.stop(force=force, by=by)
 
     def _lose_lifeline(self, fd: int) -> None:
         asyncio.get_running_loop().remove_reader(fd)
@@ -390,7 +464,11 @@ class Session:
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
 
     def _answer(self) -> None:
-        answer = os.read(sys.stdin.fileno(), 256).strip().lower()
+        try:
+            answer = os.read(sys.stdin.fileno(), 256).strip().lower()
+        except OSError:  # The terminal is gone.
+            self._hang_up()
+            return
         if answer not in (b"", b"s", b"stop", b"l", b"leave"):
             self._recorder.view.ask(QUESTION)
             return
@@ -402,10 +480,16 @@ class Session:
         elif answer.startswith(b"l"):
             self._leave()
 
+    def _hang_up_early(self, _signal: int, _frame: FrameType | None) -> None:
+        """Before the loop can hear it."""
+        self._hung_up = True
+
     def _hang_up(self) -> None:
-        """The terminal is gone: a healthy run goes on without it. Without a terminal it is a wish to end."""
-        if self._terminal:
-            self._go_dark()
+        """The terminal is gone: a healthy run goes on without it, also one whose streams are all redirected. Without a
+        terminal it is a wish to end. One terminal may hang up several times: the kernel does, and so does the shell
+        that ran in it."""
+        if self._may_lose_terminal:
+            self._go_dark(self._terminals)
         else:
             self.stop()
 
@@ -423,19 +507,25 @@ class Session:
         asyncio._set_running_loop(loop)  # asyncio remembers in which process a loop runs
         self._left = True
         self._lock.claim()
-        self._go_dark()
+        self._go_dark((0, 1, 2))
         self._recorder.update(time.time(), pid=os.getpid(), detached=True)
 
-    def _go_dark(self) -> None:
+    def _go_dark(self, streams: Sequence[int]) -> None:
+        """Do without these; after a hang-up what goes to a file goes on."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if self._is_dark:
+            return
+        self._is_dark = True
         self._terminal = False
         self._expect_no_answer()
-        with contextlib.suppress(OSError):
-            self._recorder.view.close()
-        self._recorder.view = Unwatched()
+        if 1 in streams:
+            with contextlib.suppress(OSError):
+                self._recorder.view.close()
+            self._recorder.view = Unwatched()
         nowhere = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
+        for fd in streams:
             os.dup2(nowhere, fd)
+        os.close(nowhere)
 
 
 def main(home: str, run_id: str, mode: str) -> int:
@@ -446,7 +536,7 @@ def main(home: str, run_id: str, mode: str) -> int:
     if mode == "adopt":
         session = _adopting(store, record, spec, Unwatched(), terminal=False)
     else:
-        program, packed = find_program(spec, os.environ), _pack(spec)
+        program, packed = pack_program(spec, lambda text: None)
         session = Session(store, record, spec, program, Unwatched(), terminal=False, packed=packed)
     try:
         outcome = session.run(0 if mode == "lifeline" else None)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.objects import claim, pod, python, volume_of
+from tests.cluster.objects import claim
 from tests.cluster.subject import Namespace
 from tests.harness import Workplace, wait_for
 
@@ -90,8 +90,4 @@ def kubeconfig_of(namespace: Namespace, account: str, folder: Path) -> Path:
 
 
 def make_volume(namespace: Namespace, name: str, mode: str = "ReadWriteMany") -> None:
-    """One that anybody may write to, as volumes of real clusters are: this cluster's know no groups."""
     namespace.create(claim(name, mode))
-    opener = python("import os; os.chmod('/data', 0o777)", volumeMounts=[{"name": "data", "mountPath": "/data"}])
-    namespace.create(pod(f"opener-{name}", opener, **volume_of(name)))
-    namespace.wait_for_phase(f"opener-{name}", "Succeeded")

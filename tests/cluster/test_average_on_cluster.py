@@ -110,7 +110,7 @@ def test_the_whole_of_it_over_three_nodes_one_of_which_dies(place: Place, kubern
         wait_for(lambda: kubernetes.condition(lost, "Ready") != "True", f"the cluster to miss {lost}", 120)
         (volume / "go").touch()
         done = finish(process)
-    assert f"train-2-1: starting again (attempt 2): The pod on {lost} was lost" in done.stderr
+    assert f"train-2-1: starting again (attempt 1): The pod on {lost} was lost" in done.stderr
     assert weights(volume / "final.npz") == FINAL
     assert "The final model: /volume/final.npz" in done.stderr
     table = done.stderr.partition("The final model")[2]

@@ -1,7 +1,7 @@
 """Everything that can die dies, at a moment that nobody chose, again and again. Afterwards nothing is left that holds
 anything, and what is told about the end is what happened.
 
-The same seed breaks the same things at the same moments: PUMASI_CHAOS_SEED=7 PUMASI_CHAOS_ROUNDS=100 make test-cluster
+The same seed breaks the same things at the same moments: PUMASI_CHAOS_SEED=7 make soak
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.cluster.subject import GPU, Kubernetes, Namespace
 from tests.harness import Workplace, wait_for
 
 SEED = int(os.environ.get("PUMASI_CHAOS_SEED", "1"))
-ROUNDS = int(os.environ.get("PUMASI_CHAOS_ROUNDS", "30"))
+ROUNDS = int(os.environ.get("PUMASI_CHAOS_ROUNDS", "12"))
 STEPS = 30
 SCRIPT = f"""
     import os, sys, time

@@ -107,10 +107,11 @@ def test_gpus_are_taken_by_a_pod_and_given_back_when_it_ends(namespace: Namespac
     namespace.wait_for_phase("second", "Succeeded")
 
 
-def test_a_claim_is_bound_and_keeps_what_was_written(namespace: Namespace) -> None:
+def test_a_claim_is_bound_and_keeps_what_any_user_has_written(namespace: Namespace) -> None:
     namespace.create(claim("shelf"))
     mount = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
-    namespace.create(pod("writer", python("open('/data/note', 'w').write('kept')", **mount), **volume_of("shelf")))
+    writer = python("open('/data/note', 'w').write('kept')", **mount, securityContext={"runAsUser": 1000})
+    namespace.create(pod("writer", writer, **volume_of("shelf")))
     namespace.wait_for_phase("writer", "Succeeded")
     assert namespace.get("pvc", "shelf")["status"]["phase"] == "Bound"
     namespace.kubectl("delete", "pod", "writer")

@@ -70,7 +70,7 @@ def test_what_the_scheduler_has_no_place_for_is_refused_as_a_whole_and_leaves_no
             await asyncio.wait_for(witness.over.wait(), 60)
             assert witness.kinds() == ["refused"]
             ((reason, hopeless, _),) = witness.all("refused")
-            assert "Insufficient nvidia.com/gpu" in reason
+            assert "too little nvidia.com/gpu free" in reason
             assert not hopeless
             assert [each["metadata"]["name"] for each in namespace.get("pods")["items"]] == ["faster"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from pumasi.kube.rendering import INDEX_LABEL
 from tests.cluster.objects import SLEEPER, gpus, on, pod, python
 from tests.cluster.place import Place
 from tests.cluster.subject import Namespace
@@ -87,9 +88,10 @@ def test_a_rendered_file_runs_every_rank_once_and_completes(namespace: Namespace
     text = render(workplace, HELLO, "--slots", "3", "--pods", "3")
     namespace.kubectl("apply", "-f", "-", feed=text)
     assert job_ends(namespace) == "Complete"
-    assert output(namespace) == [f"rank {number} of 3 in pod-{number}" for number in range(3)]
+    nodes = {int(each["metadata"]["labels"][INDEX_LABEL]): each["spec"]["nodeName"] for each in pods(namespace)}
+    assert output(namespace) == [f"rank {number} of 3 in {nodes[number]}" for number in range(3)]
     namespace.kubectl("delete", "-f", "-", feed=text)
-    assert "train" not in namespace.kubectl("get", "jobs,services,configmaps", "-o", "name")
+    assert "train" not in namespace.kubectl("get", "jobs,services,secrets", "-o", "name")
 
 
 def test_ranks_of_two_nodes_meet_at_the_address_that_they_are_told(namespace: Namespace, workplace: Workplace) -> None:
@@ -141,14 +143,15 @@ def test_a_dry_run_shows_what_would_be_made_and_makes_nothing(namespace: Namespa
     told = place.train("--gpus", "6", "--dry-run", "--json", "train.py")
     objects = json.loads(told.stdout)
     kinds = [each["kind"] for each in objects]
-    assert kinds == ["Job", "ConfigMap", "ConfigMap", "Service", "Secret", "Pod", "Pod"]
+    assert kinds == ["Job", "ConfigMap", "Secret", "Service", "Secret", "Pod", "Pod"]
     shares = {pinned_to(each): each["spec"]["containers"][0]["resources"]["limits"] for each in objects[-2:]}
     assert {node: limits["nvidia.com/gpu"] for node, limits in shares.items()} == {"node-1": "1", "node-0": "5"}
-    (secret,) = (each for each in objects if each["kind"] == "Secret")
-    assert secret["stringData"] == {"secret": "(given when it is made)"}
+    code, secret = (each["stringData"] for each in objects if each["kind"] == "Secret")
+    assert secret == {"secret": "(given when it is made)"}
     shown = place.train("--gpus", "6", "--dry-run", "train.py")
     assert [each["kind"] for each in yaml.safe_load_all(shown.stdout)] == kinds
     assert len(shown.stdout) < 20_000
+    assert code["code0"] not in shown.stdout
     assert namespace.kubectl("get", "jobs,configmaps,secrets,services,pods", "-o", "name") == before
     assert not workplace.runs()
 

@@ -36,7 +36,7 @@ TO_EXPLAIN = ("events", "list")
 TO_MOUNT = ("persistentvolumeclaims", "get")
 """Rights that a run needs only when it does not just run to its end."""
 EVERYWHERE = [right[:3] for right in CLUSTER_RIGHTS]
-TO_SEE = [right for right in CLUSTER_RIGHTS if right.verb == "list"]
+TO_SEE = [right for right in CLUSTER_RIGHTS if right.verb == "list" and right.resource in ("nodes", "pods")]
 ALWAYS = [right for right in RIGHTS if right[1:3] not in (BY_FORCE, TO_STOP, TO_EXPLAIN, TO_MOUNT, *TO_KEEP)]
 
 
@@ -345,6 +345,20 @@ def test_setup_makes_mends_shares_and_removes(
     assert results(place.pumasi(*setup, "--remove"))["ClusterRole"] == "kept"
     assert "removed" in results(place.pumasi("setup", "--json", "-n", "default", "--remove")).values()
     assert NAME not in namespace.kubectl("get", "serviceaccounts,roles,rolebindings", "-o", "name")
+
+
+@pytest.mark.own
+def test_nothing_of_setup_outlives_its_namespace(kubernetes: Kubernetes, workplace: Workplace) -> None:
+    name = f"brief-{secrets.token_hex(4)}"
+    kubernetes.kubectl("create", "namespace", name)
+    setup = ("setup", "-n", name)
+    try:
+        assert workplace.run(*setup, env={"KUBECONFIG": str(kubernetes.kubeconfig)}).returncode == 0
+        assert f"{NAME}-{name}" in kubernetes.kubectl("get", "clusterrolebindings", "-o", "name")
+    finally:
+        kubernetes.kubectl("delete", "namespace", name)
+    wait_for(lambda: name not in kubernetes.kubectl("get", "clusterrolebindings", "-o", "name"), "its binding to go")
+    workplace.run("setup", "-n", "default", "--remove", env={"KUBECONFIG": str(kubernetes.kubeconfig)})
 
 
 def test_an_administrator_of_the_namespace_makes_what_is_in_it_and_is_told_the_rest(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import signal
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from pumasi.kube.manifests import WORK
 from tests.cluster import breaking
 from tests.cluster.objects import SLEEPER, claim, gpus, on, pod, python
 from tests.cluster.place import Place, kubeconfig_of, make_volume
-from tests.cluster.subject import GPU, Kubernetes, Namespace
+from tests.cluster.subject import GPU, Kubernetes, Namespace, Refused
 from tests.harness import Workplace, wait_for
 
 pytestmark = pytest.mark.own
@@ -55,10 +56,15 @@ def test_one_process_runs_as_an_ordinary_user_in_a_pod_without_a_token(place: Pl
 
 
 def test_six_gpus_are_five_here_and_one_there_with_the_chief_where_there_is_one(own_place: Place) -> None:
+    """The second time too, right after the first: what has just ended holds nothing."""
     own_place.script(TABLE)
-    done = own_place.train("--gpus", "6", "train.py")
-    table = sorted((json.loads(line.partition(" ")[2]) for line in done.stdout.splitlines()), key=lambda row: row[1])
-    assert table == [["node-1", 0, 6], *(["node-0", rank, 6] for rank in range(1, 6))]
+    for _ in range(2):
+        done = own_place.train("--gpus", "6", "--no-wait", "train.py")
+        rows = [json.loads(line.partition(" ")[2]) for line in done.stdout.splitlines()]
+        assert sorted(rows, key=lambda row: row[1]) == [
+            ["node-1", 0, 6],
+            *(["node-0", rank, 6] for rank in range(1, 6)),
+        ]
     limits = {
         each["spec"]["nodeName"]: each["spec"]["containers"][0]["resources"]["limits"][GPU] for each in own_place.pods()
     }
@@ -103,6 +109,23 @@ def test_code_that_is_too_large_is_refused_before_anything_is_made(own_place: Pl
     assert own_place.names("jobs,configmaps,pods") == []
 
 
+def test_credentials_stay_here_and_the_code_is_nothing_that_viewers_can_read(place: Place) -> None:
+    place.script("import os; print(sorted(os.listdir('.')))")
+    (place.folder / ".env").write_text("TOKEN=s3cret")
+    (place.folder / "users").symlink_to("/etc/passwd")
+    done = place.train("train.py")
+    assert done.stdout == "['train.py']\n"
+    assert "look like credentials: .env. " in done.stderr
+    assert "lead out of the folder: users. " in done.stderr
+    run = place.last()["id"]
+    assert "configMap" not in json.dumps(place.pod_of(run)["spec"])
+    assert f"secret/{run}-code" in place.names("secrets")
+    place.namespace.kubectl("create", "rolebinding", "viewer", "--clusterrole=view", "--user=viewer")
+    assert place.namespace.get("configmap", run, "--as=viewer")
+    with pytest.raises(Refused, match="cannot get"):
+        place.namespace.kubectl("get", "secret", f"{run}-code", "--as=viewer")
+
+
 # ---- what can be asked for
 
 
@@ -124,6 +147,13 @@ def test_a_volume_is_mounted_can_be_written_and_holds_the_checkpoints(own_place:
     """)
     done = own_place.train("--mount", "data:/data", "train.py")
     assert done.stdout == "True\n['model'] True\n"
+    cluster = own_place.namespace.cluster
+    cluster.kubectl("label", "namespace", own_place.namespace.name, "pod-security.kubernetes.io/enforce=restricted")
+    for line in [line for line in done.stderr.splitlines() if line.startswith("  kubectl ")]:
+        *words, last = shlex.split(line)[1:]
+        fetched = own_place.folder / "fetched"
+        cluster.kubectl(*words, str(fetched) if last.endswith("-checkpoints") else last)
+    assert (fetched / "model").read_text() == "weights"
     own_place.script("import os; print(os.access('/data', os.W_OK), os.listdir('/data'))")
     assert own_place.train("--mount", "data:/data:ro", "train.py").stdout == "False ['pumasi']\n"
 
@@ -164,46 +194,54 @@ def test_a_namespace_with_the_strictest_pod_security_takes_our_pods(own_place: P
 
 
 def test_two_runs_for_the_last_gpus_run_one_after_the_other(own_place: Place) -> None:
-    own_place.script("import os, time; print('began', flush=True); time.sleep(2)")
-    first, second = own_place.start("--gpus", "8", "train.py"), own_place.start("--gpus", "8", "train.py")
-    ends = [process.communicate(timeout=120) for process in (first, second)]
-    assert [first.returncode, second.returncode] == [0, 0], ends
-    assert all(out.count("began") == 8 for out, _ in ends)
-    assert sum("waiting: " in err for _, err in ends) >= 1
+    """However their race went: the one that lost it learns who holds what it needs."""
+    own_place.script(WAIT)
+    racers = [own_place.start("--gpus", "8", "--name", "racer", "--grace", "1", "train.py") for _ in range(2)]
+    own_place.wait_for_output("ready", 8)
+    loser = id_of_one_that_waits(own_place, "racer", "for 8 GPUs (2 free): 8 in use by racer-")
+    (winner,) = {pod["metadata"]["labels"]["pumasi.dev/run"] for pod in own_place.pods(living=True)}
+    assert winner != loser
+    assert own_place.pumasi("stop", winner).returncode == 0
+    own_place.wait_for_output("ready", 16)
+    assert {pod["metadata"]["labels"]["pumasi.dev/run"] for pod in own_place.pods(living=True)} == {loser}
+    assert own_place.pumasi("stop", loser).returncode == 0
+    ends = [process.communicate(timeout=120) for process in racers]
+    assert [process.returncode for process in racers] == [5, 5], ends
 
 
-def test_of_two_that_wait_the_older_runs_first(own_place: Place) -> None:
-    """Though it has asked in vain before, and looks less often by now than the younger one."""
+def test_of_two_that_wait_the_older_runs_first_whatever_its_namespace(place: Place, own_place: Place) -> None:
+    """Both say who holds what they need, and the younger one that another is before it."""
     own_place.script(WAIT)
     own_place.script("print('done')", "short.py")
     holder = own_place.start("--gpus", "8", "--name", "holder", "--grace", "1", "train.py")
     own_place.wait_for_output("ready", 8)
-    older = own_place.start("--gpus", "8", "--name", "older", "short.py")
-    older_id = id_of_one_that_waits(own_place, "older")
-    versions: set[str] = set()
-
-    def has_asked_often() -> bool:
-        versions.add(own_place.namespace.get("configmap", older_id)["metadata"]["resourceVersion"])
-        return len(versions) >= 6  # Each look is a write too.
-
-    wait_for(has_asked_often, "the older one to ask again and again")
+    older = place.start("--gpus", "8", "--name", "older", "short.py")
+    older_id = id_of_one_that_waits(place, "older")
     younger = own_place.start("--gpus", "8", "--name", "younger", "short.py")
     younger_id = id_of_one_that_waits(own_place, "younger")
     assert own_place.pumasi("stop", "holder").returncode == 0
     ends = [process.communicate(timeout=120) for process in (holder, older, younger)]
     assert [holder.returncode, older.returncode, younger.returncode] == [5, 0, 0], ends
-    first, second = (own_place.namespace.get("configmap", run)["metadata"] for run in (older_id, younger_id))
+    (_, first_said), (_, second_said) = ends[1:]
+    assert f"waiting for 8 GPUs (2 free): 8 in use by {own_place.namespace.name}/holder-" in first_said
+    assert "waiting for 8 GPUs (2 free): 8 in use by holder-" in second_said
+    assert "; 1 run before this one." in second_said
+    first = place.namespace.get("configmap", older_id)["metadata"]
+    second = own_place.namespace.get("configmap", younger_id)["metadata"]
     assert float(first["annotations"]["pumasi.dev/started"]) < float(second["annotations"]["pumasi.dev/started"])
-    assert "pumasi.dev/waiting" not in {**first["labels"], **second["labels"]}
+    anchors = (place.namespace.get("job", older_id), own_place.namespace.get("job", younger_id))
+    assert not any("pumasi.dev/waiting" in each["metadata"]["labels"] for each in anchors)
 
 
-def id_of_one_that_waits(place: Place, name: str) -> str:
+def id_of_one_that_waits(place: Place, name: str, saying: str = '"waiting"') -> str:
     """When it has found no room."""
 
     def waiting() -> str:
-        records = place.namespace.get("configmaps", "-l", "pumasi.dev/waiting=yes")["items"]
+        anchors = place.namespace.get("jobs", "-l", "pumasi.dev/waiting=yes")["items"]
+        records = place.namespace.get("configmaps", "-l", "pumasi.dev/kind=record")["items"]
         told = {each["metadata"]["name"]: each["data"]["events.json"] for each in records}
-        return next((run for run, events in told.items() if run.startswith(name) and '"waiting"' in events), "")
+        waits = [each["metadata"]["name"] for each in anchors if each["metadata"]["name"].startswith(name)]
+        return next((run for run in waits if saying in told.get(run, "")), "")
 
     return str(wait_for(waiting, f"{name} to wait"))
 
@@ -321,5 +359,5 @@ def test_who_may_not_see_the_nodes_gets_one_slot_a_pod_all_or_nothing(own_place:
 
     done = own_place.run("--gpus", "11", "--no-wait", "train.py")
     assert done.returncode == 1
-    assert "Insufficient nvidia.com/gpu" in done.stderr
+    assert "too little nvidia.com/gpu free" in done.stderr
     assert [each for each in own_place.pods() if each["status"]["phase"] != "Succeeded"] == []

@@ -195,7 +195,7 @@ def test_a_model_that_can_not_be_loaded_leaves_the_former_in_place(film: Film) -
     before = film.judge()
     done = film.change_to("broken.keras")
     assert done.returncode == 2
-    assert "broken.keras is damaged, or no model of Keras" in done.stderr
+    assert "broken.keras is no Keras model, or is damaged" in done.stderr
     assert "What was served before goes on." in done.stderr
     assert film.judge() == before
     kept = film.desk.namespace.volume_folder("film") / "serve" / "film"

@@ -110,7 +110,7 @@ def test_models_with_other_words_end_the_run(place: Workplace) -> None:
 def test_a_trainer_that_fails_is_tried_again_and_then_left_out(place: Workplace) -> None:
     done = place.run(*RUN, "--slots", "3", "--copy", "reviews.npz", *COMMAND, *DATA, "--fail", "1-1")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("train-1-1: starting again (attempt 2)") == 1
+    assert done.stderr.count("train-1-1: starting again (attempt 1)") == 1
     assert "train-1-1 failed: The program" in done.stderr
     assert "Left out: trainer 1." in json.dumps(place.last())
 
@@ -171,7 +171,7 @@ def test_a_run_that_left_somebody_out_tells_it_everywhere(place: Workplace) -> N
     assert any(line.startswith("2 trainers apart, one round of averaging") for line in happened)
     assert "train-1-0: 1 slot on this machine" in happened
     assert "train-1-0 is done" in happened
-    assert any(line.startswith("train-1-1: starting again (attempt 2)") for line in happened)
+    assert any(line.startswith("train-1-1: starting again (attempt 1)") for line in happened)
     assert any(line.startswith("train-1-1 failed: The program") for line in happened)
     assert happened[-1] == "done: Left out: trainer 1."
     assert place.run("metrics").stdout.split()[:2] == ["task", "accuracy"]

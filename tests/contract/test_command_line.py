@@ -17,7 +17,7 @@ def test_every_verb_that_tells_something_tells_it_in_json_too(workplace: Workpla
     logged = [json.loads(line) for line in workplace.run("logs", "--json").stdout.splitlines()]
     assert sorted((line["stream"], line["text"]) for line in logged) == [("stderr", "oh"), ("stdout", "loss: 0.5")]
     assert json.loads(workplace.run("stop", "--json").stdout) == {"run": run, "state": "done"}
-    assert json.loads(workplace.run("delete", "--json").stdout) == {"run": run, "deleted": True}
+    assert json.loads(workplace.run("delete", run, "--json").stdout) == {"run": run, "deleted": True}
     assert workplace.runs() == []
 
 

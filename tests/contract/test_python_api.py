@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import pumasi
+from pumasi.pools.base import Request
 from tests.harness import Workplace, wait_for
 
 TRAIN = """
@@ -40,6 +42,8 @@ def test_a_run_is_started_and_waited_for(place: Workplace) -> None:
     assert [row.value for row in run.metrics("loss", rank=1)] == [0.9, 0.8, 0.7]
     assert run.logs(rank=0) == "".join(f"epoch {e}: loss=0.{9 - e}\n" for e in range(3))
     assert pumasi.Run(run.id).outcome == run.outcome
+    assert run.outcome is not None
+    assert run.outcome["metrics"] == {"loss": 0.7}
 
 
 def test_a_running_event_loop_does_not_disturb_it(place: Workplace) -> None:
@@ -128,6 +132,35 @@ def test_a_text_may_hold_the_arguments_and_a_number_is_one(place: Workplace) -> 
     one, two = pumasi.run("train.py --epochs 3"), pumasi.run("train.py", "--epochs", 3)
     assert (one.wait(60), two.wait(60)) == ("done", "done")
     assert one.logs() == two.logs() == "['--epochs', '3']\n"
+
+
+def test_what_the_user_should_know_is_a_warning_at_the_line_that_starts_the_run(place: Workplace) -> None:
+    place.script(TRAIN)
+    slots = 2 * (os.cpu_count() or 1) + 1
+    with pytest.warns(UserWarning, match=f"{slots} processes share") as warned:
+        assert pumasi.run("train.py", slots=slots).wait() == "done"
+    assert [each.filename for each in warned if "processes share" in str(each.message)] == [__file__]
+
+
+def test_files_that_stay_here_are_told_also_where_the_manager_is_in_the_cluster(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.script(TRAIN)
+    (place.folder / ".env").write_text("TOKEN=abc")
+    config = {"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "a", "user": ""}}]}
+    config |= {"clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:9"}}]}
+    (place.folder / "kubeconfig").write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(place.folder / "kubeconfig"))
+    asked: list[Request] = []
+
+    async def detach(request: Request) -> None:
+        asked.append(request)
+
+    monkeypatch.setattr("pumasi.pools.kubernetes.detach", detach)
+    with pytest.warns(UserWarning, match="they look like credentials: .env") as warned:
+        run = pumasi.run("train.py", on="k8s", detach=True)
+    assert [request.run for request in asked] == [run.id]
+    assert warned[0].filename == __file__
 
 
 def test_the_public_names_are_listed() -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.harness import Workplace, wait_for
 
@@ -18,9 +19,9 @@ SLEEPER = """
 """
 
 
-def start_sleepers(workplace: Workplace, slots: int = 2, *options: str) -> subprocess.Popen[str]:
+def start_sleepers(workplace: Workplace, slots: int = 2, *options: str, **how: Any) -> subprocess.Popen[str]:
     workplace.script(SLEEPER)
-    process = workplace.start("run", "--slots", str(slots), *options, "train.py")
+    process = workplace.start("run", "--slots", str(slots), *options, "train.py", **how)
     wait_for(lambda: len(workplace.ranks()) == slots and workplace.last()["state"] == "running", "all ranks")
     return process
 
@@ -140,7 +141,7 @@ def test_a_rank_may_use_its_grace_to_save(workplace: Workplace) -> None:
 
 
 def test_a_hang_up_without_a_terminal_stops_the_run(workplace: Workplace) -> None:
-    process = start_sleepers(workplace)
+    process = start_sleepers(workplace, start_new_session=True)
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=60)
     assert process.returncode == 5

@@ -2,65 +2,24 @@
 
 from __future__ import annotations
 
+import getpass
 import os
-import pty
-import select
 import signal
+import socket
 import subprocess
-import threading
+import time
+from pathlib import Path
 
 import pytest
 
-from tests.harness import PUMASI, Workplace, wait_for
+from tests.harness import Workplace, wait_for
+from tests.terminal import TICKING, Terminal
 
 SLEEPER = """
     import time
     print("ready", flush=True)
     time.sleep(600)
 """
-
-
-class Terminal:
-    """`pumasi` at a terminal of its own: what it shows is read all the time, what is typed goes in."""
-
-    def __init__(self, workplace: Workplace, *words: str) -> None:
-        pid, self.fd = pty.fork()
-        if pid == 0:
-            os.chdir(workplace.folder)
-            os.execve(PUMASI, [PUMASI, *words], {**workplace.environ, "TERM": "xterm", "COLUMNS": "100"})
-        self.pid = pid
-        self.shown = b""
-        self.leaving = threading.Event()
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self) -> None:
-        while not self.leaving.is_set():
-            if select.select([self.fd], [], [], 0.05)[0]:
-                try:
-                    self.shown += os.read(self.fd, 65536)
-                except OSError:
-                    return
-
-    def type(self, text: str) -> None:
-        os.write(self.fd, text.encode())
-
-    def wait_for(self, text: str) -> None:
-        wait_for(lambda: text.encode() in self.shown, f"{text!r} on the terminal, which shows {self.shown!r}")
-
-    def exit_code(self) -> int:
-        def ended() -> tuple[int, int] | None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            return (pid, status) if pid else None
-
-        _, status = wait_for(ended, f"the end; the terminal shows {self.shown!r}")
-        return os.waitstatus_to_exitcode(status)
-
-    def hang_up(self) -> None:
-        """The reader first: a terminal that somebody reads from does not go away."""
-        self.leaving.set()
-        self.reader.join()
-        os.close(self.fd)
 
 
 @pytest.fixture
@@ -142,6 +101,57 @@ def test_a_lost_terminal_leaves_the_run_running(sleeping: Terminal, workplace: W
     assert sleeping.exit_code() == 5
 
 
+def test_a_terminal_that_hangs_up_twice_leaves_the_run_running(workplace: Workplace) -> None:
+    """As `tmux kill-session` does it: the kernel tells the run, and the shell that is told too tells it once more."""
+    workplace.script(TICKING)
+    pauses = [0.0001, 0.0002, 0.0003, 0.0004, 0.0006, 0.001]
+    terminals = [Terminal(workplace, "run", "train.py") for _ in pauses]
+    for terminal, pause in zip(terminals, pauses, strict=True):
+        terminal.wait_for("tick")
+        os.kill(terminal.pid, signal.SIGHUP)
+        time.sleep(pause)  # the very thing: how far apart they are
+        os.kill(terminal.pid, signal.SIGHUP)
+        terminal.hang_up()
+    lines = {run["id"]: len(workplace.run("logs", run["id"]).stdout.splitlines()) for run in workplace.runs()}
+    for run, seen in lines.items():
+        wait_for(lambda: len(workplace.run("logs", run).stdout.splitlines()) > seen + 50, "more lines")  # noqa: B023
+    assert [run["state"] for run in workplace.runs()] == ["running"] * len(pauses)
+    assert workplace.run("stop", *lines).returncode == 0
+    assert [terminal.exit_code() for terminal in terminals] == [5] * len(pauses)
+
+
+def test_a_terminal_that_hangs_up_while_a_question_is_open_leaves_the_run_running(
+    sleeping: Terminal, workplace: Workplace
+) -> None:
+    sleeping.type("\x03")
+    sleeping.wait_for("[l]eave")
+    sleeping.hang_up()
+    wait_for(lambda: not _reads_a_terminal(sleeping.pid), "the end of the terminal")
+    assert workplace.last()["state"] == "running"
+    assert workplace.run("stop").returncode == 0
+    assert sleeping.exit_code() == 5
+
+
+def _reads_a_terminal(pid: int) -> bool:
+    return str(Path(f"/proc/{pid}/fd/0").readlink()) != os.devnull
+
+
+@pytest.mark.parametrize("redirected", ["< /dev/null", "> out.log 2>&1", "2> err.log", "> out.log < /dev/null 2>&1"])
+def test_a_lost_terminal_leaves_a_run_running_that_is_redirected(workplace: Workplace, redirected: str) -> None:
+    workplace.script(TICKING)
+    terminal = Terminal(workplace, "run", "train.py", redirected=redirected)
+    wait_for(lambda: workplace.runs() and workplace.last()["state"] == "running", "the run")
+    terminal.hang_up()
+    lines = len(workplace.run("logs").stdout.splitlines())
+    wait_for(lambda: len(workplace.run("logs").stdout.splitlines()) > lines + 50, "more lines")
+    assert workplace.last()["state"] == "running"
+    if redirected.startswith(">"):
+        written = (workplace.folder / "out.log").read_text().count("tick")
+        wait_for(lambda: (workplace.folder / "out.log").read_text().count("tick") > written + 50, "more in the file")
+    assert workplace.run("stop").returncode == 0
+    assert terminal.exit_code() == 5
+
+
 def test_attach_leaves_a_detached_run_running(workplace: Workplace) -> None:
     workplace.script(SLEEPER)
     assert workplace.run("run", "-d", "train.py").returncode == 0
@@ -171,6 +181,18 @@ def test_a_detached_manager_that_is_killed_takes_its_gang_along(workplace: Workp
     os.kill(workplace.last()["pid"], signal.SIGKILL)
     wait_for(lambda: not workplace.processes(), "the end of all processes")
     assert workplace.last()["state"] == "lost"
+
+
+def test_who_stopped_a_run_is_told(workplace: Workplace) -> None:
+    workplace.script(SLEEPER)
+    assert workplace.run("run", "-d", "train.py").returncode == 0
+    wait_for(lambda: workplace.last()["state"] == "running", "the run")
+    assert workplace.run("stop", "train").returncode == 0
+    who = f"{getpass.getuser()} from {socket.gethostname()}"
+    assert workplace.last()["outcome"]["reason"] == f"Stopped by {who}."
+    shown = workplace.run("show").stdout
+    assert f"Stopped by {who}." in shown
+    assert f"  by         {who}\n" in shown
 
 
 def test_a_frozen_manager_is_ended_by_a_forced_stop(workplace: Workplace) -> None:

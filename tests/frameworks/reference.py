@@ -23,6 +23,8 @@ QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "HF_HUB_OFFLINE": "1",
 }
+CRASH_AT_EXIT = "terminate called without an active exception"
+TRIES = 5
 _OURS = ("PUMASI_", "PYTHONPATH", "OMPI_", "PMIX_", "PRTE_")
 
 
@@ -69,9 +71,13 @@ def run(command: Words, env: Mapping[str, str], limit: float = LIMIT) -> subproc
 
 def run_well(command: Words, env: Mapping[str, str]) -> str:
     done = run(command, env)
+    check(command, done)
+    return done.stdout
+
+
+def check(command: Words, done: subprocess.CompletedProcess[str]) -> None:
     if done.returncode != 0:
         raise LauncherFailed(f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
-    return done.stdout
 
 
 def run_together(commands: Sequence[Words], envs: Sequence[Mapping[str, str]], decisive: int, logs: Path) -> None:
@@ -95,14 +101,14 @@ def run_together(commands: Sequence[Words], envs: Sequence[Mapping[str, str]], d
 
 
 def torchrun(python: Path, script: Path, out: Path, slots: int) -> None:
-    command: list[str | Path] = [
-        python.parent / "torchrun",
-        "--nproc-per-node",
-        str(slots),
-        "--master-port",
-        str(free_ports(1)[0]),
-    ]
-    run_well([*command, script], environment(out))
+    """Started again when PyTorch crashes on the way out of a training that was done, which our shim keeps it from."""
+    program: list[str | Path] = [python.parent / "torchrun", "--nproc-per-node", str(slots)]
+    for _ in range(TRIES):
+        command = [*program, "--master-port", str(free_ports(1)[0]), script]
+        done = run(command, environment(out))
+        if CRASH_AT_EXIT not in done.stderr:
+            break
+    check(command, done)
 
 
 def tf_config(python: Path, script: Path, out: Path, roles: Mapping[str, int], **more: str) -> None:

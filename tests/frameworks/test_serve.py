@@ -126,8 +126,8 @@ def test_ids_without_words_are_numbers_and_the_page_says_why(place: Workplace) -
 REFUSED = (
     ("missing.keras", "There is no file missing.keras."),
     ("votes", "votes is a folder."),
-    ("broken.keras", "broken.keras is damaged, or no model of Keras."),
-    ("broken.h5", "broken.h5 is damaged, or no model of Keras."),
+    ("broken.keras", "broken.keras is no Keras model, or is damaged: it is no zip archive."),
+    ("broken.h5", "broken.h5 is no Keras model, or is damaged: it is no HDF5 file."),
     ("only.weights.h5", "It has weights, but not the layers"),
     ("weights.npz", "It has weights, but not the layers"),
     ("state.pt", "It has weights, but not the layers"),

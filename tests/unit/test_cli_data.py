@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -234,3 +236,22 @@ def test_a_file_need_not_fit_into_memory(name: str, make: Any, tmp_path: Path) -
     words = ["data", "split", str(tmp_path / name), "-n", "3", "--shuffle", "--stratify", "--json"]
     done = subprocess.run([sys.executable, "-c", RSS, *words], capture_output=True, text=True, check=True)
     assert int(done.stdout.split()[-1]) / 1000 < MOST_MB
+
+
+def test_the_commands_of_the_documentation_work_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    np.savez("reviews.npz", x=np.arange(40), y=np.arange(40) % 2)
+    Path("people.csv").write_text("name,city\n" + "a,Seoul\nb,Busan\n" * 6)
+    for name in ("cats", "dogs"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(4):
+            (tmp_path / "photos" / name / f"{number}.jpg").touch()
+    commands = re.findall(r"^    pumasi (data .*?)(?:  +#.*)?$", page, re.MULTILINE)
+    assert len(commands) == 5
+    for command in commands:
+        assert main(shlex.split(command)) == 0, command + capsys.readouterr().err
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(snippet, {})

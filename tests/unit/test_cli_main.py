@@ -13,6 +13,7 @@ import pytest
 
 from pumasi.cli import completion, main
 from pumasi.cli.help import reference
+from pumasi.cli.parsing import Arguments
 from pumasi.cli.verbs import EXIT_CODES, SUMMARIES, load
 from pumasi.core.outcome import Verdict
 from pumasi.errors import PumasiError
@@ -82,12 +83,27 @@ def test_the_version_is_told(tmp_path: Path) -> None:
         (["run", "--gpus", "two", "x.py"], "--gpus", ""),
         (["run", "--gpus", "2", "--slots", "3", "x.py"], "--gpus", ""),
         (["run", "--env", "PUMASI_TEST_UNSET", "x.py"], "PUMASI_TEST_UNSET", "--env PUMASI_TEST_UNSET=…"),
+        (["run", "--env", "PUMASI_RANK=5", "x.py"], "PUMASI_RANK is what Pumasi tells each process", ""),
         (["run", "--on", "moon", "x.py"], "--on", ""),
         (["run", "--on", "kubernetes", "x.py"], "did you mean k8s?", ""),
         (["run", "--image", "img", "x.py"], "--image: it is for clusters, but --on is local; add --on k8s", ""),
         (["run", "--on", "k8s", "--memory", "8GB", "x.py"], "--memory", "did you mean 8G or 8Gi?"),
         (["run", "--on", "k8s", "--label", "team", "x.py"], "--label", "give KEY=VALUE"),
         (["run"], "nothing to run", ""),
+        (["run", "--nproc_per_node=4", "x.py"], "no option --nproc_per_node.", "--slots N"),
+        (["run", "--nproc-per-node", "4", "x.py"], "no option --nproc-per-node.", "--slots N"),
+        (["run", "--nnodes", "2", "x.py"], "no option --nnodes.", "--per-node"),
+        (["run", "--num-workers", "2", "x.py"], "no option --num-workers.", "stands after the script"),
+        (["run", "--num-processes", "2", "x.py"], "no option --num-processes.", "--slots N"),
+        (["run", "--ntasks", "2", "x.py"], "no option --ntasks.", "--slots N"),
+        (["run", "-n", "2", "x.py"], "-n is the namespace", "--slots 2"),
+        (["submit", "x.py"], "no verb 'submit'", "pumasi run -d train.py"),
+        (["launch", "x.py"], "no verb 'launch'", "pumasi run train.py"),
+        (["queue"], "no verb 'queue'", "'pumasi ps'"),
+        (["top"], "no verb 'top'", "'pumasi nodes --watch'"),
+        (["init"], "no verb 'init'", "pumasi run train.py"),
+        (["exec", "train-1", "sh"], "no verb 'exec'", "kubectl exec -it POD"),
+        (["cp", "train-1:x", "x"], "no verb 'cp'", "kubectl cp POD:FILE FILE"),
     ],
 )
 def test_what_makes_no_sense_is_a_sentence_and_exit_code_2(
@@ -99,6 +115,25 @@ def test_what_makes_no_sense_is_a_sentence_and_exit_code_2(
     assert message in answer.stderr
     assert hint in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "verb"),
+    [("ls", "ps"), ("list", "ps"), ("rm", "delete"), ("cancel", "stop"), ("kill", "stop"), ("describe", "show")],
+)
+def test_a_plain_synonym_of_other_tools_works_and_is_not_listed(
+    word: str, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main([word, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: pumasi {verb}")
+    assert word not in SUMMARIES
+    assert f" {word} " not in completion.bash()
+
+
+def test_kill_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Arguments({"force": [""]}, ["train-x7k2p"])
+    monkeypatch.setattr("pumasi.cli.stop.main", lambda arguments: 5 if arguments == right else 0)
+    assert main.main(["kill", "train-x7k2p"]) == 5
 
 
 def test_a_reader_that_has_seen_enough_is_no_mistake(tmp_path: Path) -> None:
@@ -250,11 +285,3 @@ def test_quick_answers_do_not_wait_for_large_imports(words: list[str], tmp_path:
     loaded = answer.stderr
     for module in ("pydantic", "rich", "asyncio", "dataclasses", "yaml", "argparse", "subprocess"):
         assert f"'{module}'" not in loaded
-
-
-@pytest.mark.parametrize(("other", "ours"), [("list", "ps"), ("rm", "delete"), ("kill", "stop"), ("describe", "show")])
-def test_what_other_tools_call_a_verb_is_understood_as_a_question(
-    other: str, ours: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.main([other]) == 2
-    assert f"Did you mean 'pumasi {ours}'?" in capsys.readouterr().err

@@ -39,6 +39,10 @@ def parse_run(line: str) -> Arguments:
         ("- --slots 3", {}, "- --slots 3"),
         ("train.py --help", {}, "train.py --help"),
         ("", {}, ""),
+        ("--np 4 train.py", {"slots": ["4"]}, "train.py"),
+        ("--np=4 train.py", {"slots": ["4"]}, "train.py"),
+        ("-np 4 train.py --np 3", {"slots": ["4"]}, "train.py --np 3"),
+        ("-np train.py", {"namespace": ["p"]}, "train.py"),
     ],
 )
 def test_what_stands_after_the_script_belongs_to_the_script(line: str, ours: dict[str, list[str]], rest: str) -> None:
@@ -61,11 +65,11 @@ def test_the_last_value_of_an_option_counts() -> None:
 @pytest.mark.parametrize(
     ("line", "values"),
     [
-        ("-n5", {"tail": ["5"]}),
-        ("-n 5", {"tail": ["5"]}),
-        ("-n=5", {"tail": ["5"]}),
-        ("-fn5", {"follow": [""], "tail": ["5"]}),
-        ("-ftn 5", {"follow": [""], "timestamps": [""], "tail": ["5"]}),
+        ("-r5", {"rank": ["5"]}),
+        ("-r 5", {"rank": ["5"]}),
+        ("-r=5", {"rank": ["5"]}),
+        ("-fr5", {"follow": [""], "rank": ["5"]}),
+        ("-ftr 5", {"follow": [""], "timestamps": [""], "rank": ["5"]}),
         ("--tail=5 -f", {"tail": ["5"], "follow": [""]}),
     ],
 )

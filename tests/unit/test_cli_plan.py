@@ -115,6 +115,8 @@ class FakeCluster:
     """Each look at the nodes takes the next of `moments`: nodes and pods, or what went wrong. After the last of them
     the user has seen enough."""
 
+    now = 0.0
+
     def __init__(self, *moments: Sequence[Object] | Exception) -> None:
         self.moments = list(moments)
         self.contexts: list[str] = []
@@ -284,3 +286,15 @@ def test_a_plan_may_be_for_some_nodes_only(cluster: FakeCluster, capsys: Capture
 def test_a_plan_stays_within_one_domain_if_one_has_room(cluster: FakeCluster, capsys: Captured) -> None:
     words = ("--gpus", "7", "--toleration", "all", "--topology", "rack")
     assert planned(capsys, *words) == {"a": 5, "c": 2}
+
+
+@pytest.mark.parametrize(
+    ("held", "hint"),
+    [(0, "Ask for at most 7."), (2, "Ask for at most 5, or wait until others have ended.")],
+)
+def test_nobody_is_waited_for_where_nothing_is_in_use(
+    cluster: FakeCluster, capsys: Captured, held: int, hint: str
+) -> None:
+    cluster.pods = [holder("a", held)] if held else []
+    assert main(["plan", "--gpus", "11", "--on", "k8s"]) == 2
+    assert hint in " ".join(capsys.readouterr().err.split())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from pumasi.cli.printer import HOLD, Printer
-from pumasi.core.frames import Frame, parse_frames
+from pumasi.core.frames import Frame, OpenLines, parse_frames
 
 MS = 1763240000123
 
@@ -27,7 +27,7 @@ def frames(*texts: tuple[int, bytes, bytes]) -> list[Frame]:
     return [Frame(rank, seq, MS, kind, text) for seq, (rank, kind, text) in enumerate(texts)]
 
 
-def shown(recorded: Iterable[Frame], *, prefixed: bool = True, exact: bool = False, colour: bool = False) -> Screen:
+def shown(recorded: Sequence[Frame], *, prefixed: bool = True, exact: bool = False, colour: bool = False) -> Screen:
     screen = Screen()
     printer = Printer(screen, prefixed=prefixed, exact=exact, colour=colour)
     printer.output(recorded)
@@ -115,3 +115,51 @@ def test_many_lines_are_written_at_once() -> None:
     screen = shown(list(parse_frames(chunk)))
     assert len(screen.writes) == 1
     assert screen.on("stdout").count(b"\n") == 1000
+
+
+def two_attempts(*kinds: bytes) -> list[Frame]:
+    """A rank begins a line and is killed; its next attempt, whose numbers start again, goes on from the beginning."""
+    first = [Frame(1, seq, MS, kind, b"1/70 loss: 0.5") for seq, kind in enumerate(kinds, start=1)]
+    return [*first, Frame(1, 1, MS, b"|", b"attempt 1")]
+
+
+def test_a_line_that_an_attempt_left_open_is_closed_before_the_next_one() -> None:
+    assert shown(two_attempts(b">"), prefixed=False, exact=True).on("stdout") == b"1/70 loss: 0.5\nattempt 1\n"
+    assert shown(two_attempts(b"~"), prefixed=False, exact=True).on("stdout") == b"1/70 loss: 0.5\r\nattempt 1\n"
+    assert shown(two_attempts(b">")).on("stdout") == b"[1] 1/70 loss: 0.5\n[1] attempt 1\n"
+    assert shown(two_attempts(b"~", b"~")).on("stdout") == b"[1] 1/70 loss: 0.5\n[1] attempt 1\n"
+
+
+def test_a_line_that_was_left_open_is_closed_on_the_stream_where_it_stands() -> None:
+    screen = shown(two_attempts(b"}"), prefixed=False, exact=True)
+    assert screen.writes == [("stderr", b"1/70 loss: 0.5\n"), ("stdout", b"attempt 1\n")]
+
+
+def test_an_attempt_that_comes_in_another_batch_closes_the_line_too() -> None:
+    screen = Screen()
+    printer = Printer(screen, prefixed=False, exact=True)
+    for frame in two_attempts(b">"):
+        printer.output([frame])
+    assert screen.on("stdout") == b"1/70 loss: 0.5\nattempt 1\n"
+
+
+def test_what_has_been_closed_is_not_closed_again() -> None:
+    closed = OpenLines().closing(two_attempts(b">"))
+    assert len(closed) == 3
+    assert OpenLines().closing(closed) == closed
+
+
+def test_the_last_attempt_gains_no_newline() -> None:
+    assert shown(two_attempts(b">")[:1], prefixed=False, exact=True).on("stdout") == b"1/70 loss: 0.5"
+    empty = [Frame(0, 1, MS, b"|", b"one"), Frame(0, 2, MS, b"~", b""), Frame(0, 1, MS, b"|", b"two")]
+    assert shown(empty, prefixed=False, exact=True).on("stdout") == b"one\n\rtwo\n"
+
+
+def test_an_end_of_an_attempt_closes_the_lines_of_its_ranks_and_no_others() -> None:
+    screen = Screen()
+    printer = Printer(screen, prefixed=True)
+    printer.output(frames((0, b">", b"zero"), (1, b">", b"one")))
+    printer.end_attempt([1])
+    assert screen.on("stdout") == b"[1] one\n"
+    printer.end_attempt()
+    assert screen.on("stdout") == b"[1] one\n[0] zero\n"

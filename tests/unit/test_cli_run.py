@@ -305,6 +305,41 @@ def test_options_are_handed_on_as_they_were_written(monkeypatch: pytest.MonkeyPa
     }
 
 
+def test_what_is_wrong_with_a_file_of_variables_is_told_with_file_and_line(folder: Path) -> None:
+    (folder / "bad.env").write_text("A=1\nB='\n2=3\n")
+    done = pumasi(folder, "run", "--env-file", "bad.env", "x.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "bad.env, line 2: B has a quote that is not closed" in done.stderr
+    assert "bad.env, line 3: " in done.stderr
+    for name in ("none.env", "."):
+        done = pumasi(folder, "run", "--env-file", name, "x.py")
+        assert (done.returncode, f"--env-file {name}: it can't be read" in done.stderr) == (2, True)
+
+
+def test_a_run_has_the_variables_of_a_file_and_its_plan_does_not_show_them(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "x.py").write_text("import os; print(os.environ['TOKEN'], os.getcwd())")
+    (folder / ".env").write_text("TOKEN=hidden\n")
+    words = ("--env-file", ".env", "--workdir", "sub", "x.py")
+    done = pumasi(folder, "run", "-q", *words)
+    assert done.stdout == f"hidden {folder / 'sub'}\n"
+    for form in ((), ("--json",)):
+        plan = pumasi(folder, "run", "--dry-run", *form, *words)
+        assert "(from .env)" in plan.stdout
+        assert "hidden" not in plan.stdout + plan.stderr
+
+
+def test_a_folder_that_is_gone_is_told(folder: Path) -> None:
+    (folder / "x.py").touch()
+    gone = folder / "gone"
+    for words in (["run", f"{folder}/x.py"], ["render", f"{folder}/x.py"], ["doctor"]):
+        gone.mkdir()
+        shell = ["sh", "-c", 'rmdir "$PWD" && exec "$0" "$@"', *PUMASI, *words]
+        done = subprocess.run(shell, cwd=gone, env=environ(folder), capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "pumasi: The folder that you are in is gone.\n  Change to one that exists: cd\n"
+
+
 def test_options_that_may_be_repeated_are_handed_on_all_of_them() -> None:
     line = "--on k8s:lab -n team --label a=1 --label b=2 --set spec.x=1 --mount d:/d:ro --as-image-user x.py -n 3"
     assert flags_of(parse(VERB, line.split())) == {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,19 @@ def test_ps_lists_the_last_twenty_unless_told_otherwise(pumasi: Pumasi, store: S
     assert pumasi("ps", "-aq")[1].split() == ids[::-1]
 
 
+def test_show_and_wait_tell_how_long_a_run_waited(pumasi: Pumasi, failed: RunRecord, store: Store) -> None:
+    first = store.events(failed.id)[0]
+    store.delete_run(failed.id)
+    again = store.create_run("train", SPEC, first.at - 41)
+    store.update_run(again.id, state="failed", started=first.at, ended=first.at + 12, exit_code=1, outcome=OUTCOME)
+    store.add_event(again.id, first.at - 40, "waiting", {"reason": "4 GPUs are busy."})
+    store.add_event(again.id, first.at, "running", {"attempt": 0, "ranks": RANKS})
+    failed = store.run(again.id)
+    assert pumasi("show")[1].startswith(f"{failed.id}  failed, 12 s (waited 40 s)\n")
+    assert f"{failed.id} failed after 12 s (waited 40 s): Rank 1" in pumasi("show")[1]
+    assert f"{failed.id} failed after 12 s (waited 40 s): Rank 1" in pumasi("wait")[2]
+
+
 def test_ps_and_show_speak_json_to_programs(pumasi: Pumasi, failed: RunRecord) -> None:
     (listed,) = json.loads(pumasi("ps", "--json")[1])
     assert (listed["id"], listed["exit_code"], listed["metrics"]["loss"]) == (failed.id, 1, 0.25)
@@ -159,16 +174,73 @@ def test_logs_of_one_rank_are_its_own_bytes(pumasi: Pumasi, failed: RunRecord) -
 
 
 def test_logs_can_be_cut_at_the_end_or_at_a_time(pumasi: Pumasi, failed: RunRecord) -> None:
-    assert pumasi("logs", "-n", "1")[1] == "[0] bye\n"
-    assert pumasi("logs", "-n2", "-r0", "-r1")[1] == "[1] 100%\n[0] bye\n"
-    assert pumasi("logs", "-n3", "-r0", "-r1") == pumasi("logs", "-f", "-n3", "-r0", "-r1") == pumasi("logs", "-n3")
+    assert pumasi("logs", "--tail", "1")[1] == "[0] bye\n"
+    assert pumasi("logs", "--tail=2", "-r0", "-r1")[1] == "[1] 100%\n[0] bye\n"
+    assert (
+        pumasi("logs", "--tail=3", "-r0", "-r1")
+        == pumasi("logs", "-f", "--tail=3", "-r0", "-r1")
+        == pumasi("logs", "--tail=3")
+    )
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(MS / 1000 + 4))
     assert pumasi("logs", "--since", stamp)[1] == "[1] 100%\n[0] bye\n"
 
 
-def test_logs_have_the_time_in_front_when_asked(pumasi: Pumasi, failed: RunRecord) -> None:
-    first = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(MS / 1000))
-    assert pumasi("logs", "-t", "-n", "99")[1].splitlines()[0] == f"[0] {first}.000 hello"
+def test_logs_have_the_time_and_its_zone_in_front_when_asked(
+    pumasi: Pumasi, failed: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Seoul")
+    time.tzset()
+    try:
+        first, *_ = pumasi("logs", "-t", "--tail", "99")[1].splitlines()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    stamp = re.fullmatch(r"\[0\] (\S{23}\+09:00) hello", first)
+    assert stamp, first
+    assert datetime.fromisoformat(stamp[1]).timestamp() == MS / 1000
+
+
+def test_times_do_not_stand_inside_progress_bars_and_long_lines(pumasi: Pumasi, store: Store) -> None:
+    record = store.create_run("train", {**SPEC, "slots": 1}, time.time())
+    texts = ("~10%", "~100%", "|", ">a long ", ">long ", "|line", "~50%")
+    store.append_log(record.id, 0, "".join(f"0.{n + 1} {MS + n}{text}\n" for n, text in enumerate(texts)).encode())
+    times = [line.partition(" ") for line in pumasi("logs", "-t")[1].splitlines()]
+    assert [text for _, _, text in times] == ["100%", "a long long line", "50%"]
+    assert all(datetime.fromisoformat(stamp) for stamp, _, _ in times)
+
+
+@pytest.mark.parametrize("verb", ["logs", "show", "metrics", "wait", "stop", "delete", "attach", "ps"])
+def test_n_is_a_namespace_for_every_verb_about_runs(verb: str, pumasi: Pumasi, failed: RunRecord) -> None:
+    code, _, err = pumasi(verb, "-n", "team")
+    assert (code, err) == (2, "pumasi: --namespace is for clusters.\n  Add --on k8s.\n")
+    code, _, err = pumasi(verb, "--on", "k8s", "-n", "Team/A")
+    assert code == 2
+    assert '"Team/A" can\'t name a namespace' in err
+
+
+def test_a_number_after_n_is_told_to_be_for_tail(pumasi: Pumasi, failed: RunRecord) -> None:
+    code, _, err = pumasi("logs", "-n", "20")
+    assert (code, err.splitlines()[1]) == (2, "  For lines: --tail 20")
+
+
+def test_following_the_logs_of_a_run_that_waits_says_so_and_why(
+    pumasi: Pumasi, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = store.create_run("train", SPEC, time.time())
+    happens = [
+        lambda: store.add_event(record.id, time.time(), "waiting", {"reason": "4 GPUs are busy."}),
+        lambda: store.add_event(record.id, time.time(), "waiting", {"reason": "2 GPUs are busy."}),
+        lambda: store.append_log(record.id, 0, b"0.1 1763240000000|hello\n"),
+        lambda: store.update_run(record.id, state="done", ended=time.time()),
+    ]
+    monkeypatch.setattr(time, "sleep", lambda _: happens.pop(0)())
+    code, out, err = pumasi("logs", "-f")
+    assert (code, out) == (0, "[0] hello\n")
+    assert [line for line in err.splitlines() if "waiting" in line] == [
+        f"pumasi: {record.id} is waiting: it has not started yet.",
+        f"pumasi: {record.id} is waiting: 4 GPUs are busy.",
+        f"pumasi: {record.id} is waiting: 2 GPUs are busy.",
+    ]
 
 
 def test_following_the_logs_of_a_run_that_has_ended_ends(pumasi: Pumasi, failed: RunRecord) -> None:

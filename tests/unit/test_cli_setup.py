@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def test_a_manager_can_neither_read_secrets_nor_change_rights_nor_enter_containe
     assert {right.group for right in (*RIGHTS, *CLUSTER_RIGHTS)} == {"", "batch"}
     known = {"jobs", "configmaps", "secrets", "services", "persistentvolumeclaims", "pods", "pods/log", "events"}
     assert {right.resource for right in RIGHTS} == known
-    assert {str(right) for right in CLUSTER_RIGHTS} == {"list nodes", "list pods", "get persistentvolumes"}
+    seen = {str(right) for right in CLUSTER_RIGHTS} - {"get persistentvolumes"}
+    assert seen == {f"{verb} {resource}" for verb in ("list", "watch") for resource in ("nodes", "pods", "jobs")}
 
 
 def test_the_role_says_what_the_table_says() -> None:
@@ -97,6 +99,38 @@ def test_what_is_removed_is_told_apart_from_what_was_not_there(
         "pumasi: Role pumasi-manager is removed.",
         "pumasi: ServiceAccount pumasi-manager is removed.",
     ]
+
+
+def test_a_binding_goes_with_its_namespace_and_those_that_could_not_are_swept_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = FakeApi()
+    monkeypatch.setattr("pumasi.cli.setup.cluster", lambda pool: api)
+    api.cluster.create("namespaces", "", {"metadata": {"name": "team-a"}})
+    for name in ("gone", "team-a"):
+        api.cluster.create("clusterrolebindings", "", of_cluster(name)[1])
+    assert main(["setup", "-n", "team-a"]) == 0
+    assert "pumasi: ClusterRoleBinding pumasi-manager-gone is removed." in capsys.readouterr().err.splitlines()
+    assert api.cluster.names("clusterrolebindings") == ["pumasi-manager-team-a"]
+    asyncio.run(api.delete("/api/v1/namespaces/team-a"))
+    assert api.cluster.names("clusterrolebindings") == []
+
+
+def test_a_namespace_that_is_made_meanwhile_keeps_its_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = FakeApi()
+    monkeypatch.setattr("pumasi.cli.setup.cluster", lambda pool: api)
+    api.cluster.create("namespaces", "", {"metadata": {"name": "team-a"}})
+    lists: list[str] = []
+
+    def make_another(verb: str, path: str) -> None:
+        lists.extend([path] if verb == "list" else [])
+        if verb == "list" and len(lists) == 2:
+            api.cluster.create("namespaces", "", {"metadata": {"name": "new"}})
+            api.cluster.create("clusterrolebindings", "", of_cluster("new")[1])
+
+    api.before = make_another
+    assert main(["setup", "-n", "team-a"]) == 0
+    assert "pumasi-manager-new" in api.cluster.names("clusterrolebindings")
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,15 @@ def test_without_a_terminal_the_plan_the_phases_and_the_end_are_lines_on_stderr(
     ]
 
 
+def test_the_time_that_a_run_waited_is_told_apart_from_the_time_that_it_took(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    view = PlainView(to_streams, ranks=2)
+    view.event(60.2, "waiting", {"reason": "4 GPUs are busy."})
+    play(view, DONE)
+    assert "pumasi: train-x7k2p is done after 12 s (waited 40 s) · loss" in capsysbinary.readouterr().err.decode()
+
+
 def test_a_failure_says_who_failed_first_why_what_to_do_and_its_last_lines(
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
@@ -106,6 +115,13 @@ def test_the_last_line_is_the_command_that_one_would_want_next(
     assert capsysbinary.readouterr().err.decode().splitlines()[-1] == f"  {command}"
 
 
+def test_a_run_that_ran_out_of_memory_is_not_to_be_repeated_as_it_was(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    play(PlainView(to_streams, ranks=2, words=["train.py"]), {**FAILED, "verdict": "lost", "cause": "oom"})
+    assert capsysbinary.readouterr().err.decode().splitlines()[-1] == "  pumasi show train-x7k2p"
+
+
 def test_a_run_that_no_process_and_no_node_has_lost_is_not_started_again_by_more_restarts(
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
@@ -131,7 +147,7 @@ def test_waiting_notes_and_restarts_are_told_as_they_happen(capsysbinary: pytest
     assert capsysbinary.readouterr().err.decode().splitlines() == [
         "pumasi: Keras 3 is mended.",
         "pumasi: waiting: both GPUs are busy",
-        "pumasi: starting again (attempt 2): Rank 0 was killed.",
+        "pumasi: starting again (attempt 1): Rank 0 was killed.",
         "pumasi: ending: stopped",
         "pumasi: train-x7k2p goes on in the background.",
         "  pumasi attach train-x7k2p",
@@ -198,7 +214,7 @@ def test_the_live_view_of_one_process_is_a_line_with_state_time_and_metrics() ->
     board.reading(0, Reading({"loss": 0.25}, epoch=2))
     assert live.draw(board, {0: " 40%|████      |"}, 175.0, 80, 24) == [
         " 40%|████      |",
-        "train-x7k2p · running · 1:15 · loss 0.25",
+        "train-x7k2p · running · 1:14 · loss 0.25",
     ]
 
 
@@ -210,7 +226,7 @@ def test_the_live_view_of_a_gang_has_a_row_for_each_rank() -> None:
     assert lines == [
         "[0]  node-0  worker  exit 3",
         "[1]  node-1  worker  running  epoch 2 · loss 0.25 · 40%",
-        "train-x7k2p · running · 1:15 · 2 ranks: 1 exit 3, 1 running",
+        "train-x7k2p · running · 1:14 · 2 ranks: 1 exit 3, 1 running",
     ]
 
 
@@ -219,7 +235,7 @@ def test_many_ranks_are_summed_up_in_one_line() -> None:
     board.reading(5, Reading({"loss": 0.25}))
     board.event(120.0, "rank ended", {"rank": 63, "code": None, "signal": "SIGKILL"})
     assert live.draw(board, {}, 175.0, 80, 24) == [
-        "train-x7k2p · running · 1:15 · 64 ranks: 63 running, 1 SIGKILL · loss 0.25"
+        "train-x7k2p · running · 1:14 · 64 ranks: 63 running, 1 SIGKILL · loss 0.25"
     ]
 
 
@@ -251,7 +267,7 @@ for step in range(100_000):
 assert view._drawn == 3, "nothing was drawn"
 view.ask("Stop it?")
 view.ask("")
-view.output([Frame(0, 0, 0, b":", b"last line")])
+view.output([Frame(0, step + 1, 0, b":", b"last line")])
 view.event(time.time(), "finished", DONE)
 view.close()
 """

@@ -57,6 +57,17 @@ def test_containers_see_shares_where_they_are_outside_and_cannot_write_them() ->
     assert all("ro" in mount["options"] for mount in spec["mounts"][1:])
 
 
+def test_new_volumes_are_opened_for_all_users_and_those_that_a_test_has_closed_stay_closed(tmp_path: Path) -> None:
+    for name, mode in (("new", 0o750), ("closed", 0o755)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    (hook,) = plans.runtime_spec({"mounts": []}, [])["hooks"]["createRuntime"]
+    words = [word.replace(plans.VOLUMES, str(tmp_path)) for word in hook["args"]]
+    subprocess.run(words, executable=hook["path"], check=True)
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in tmp_path.iterdir()}
+    assert modes == {"new": 0o777, "closed": 0o755}
+
+
 def test_simulated_nodes_have_eight_gpus_and_repel_ordinary_pods() -> None:
     node = plans.simulated_node(7)
     assert node["status"]["allocatable"][GPU] == "8"

@@ -332,21 +332,43 @@ class TestLinks:
         links = {name: each.linkname for name, each in found.items() if each.issym()}
         assert links == {"a/absolute": "../train.py", "a/roundabout": "b", "a/b/top": "../..", "chain": "train.py"}
 
-    def test_a_file_outside_comes_along_in_their_place(self, tmp_path: Path, folder: Path) -> None:
+    def test_one_that_leads_out_of_the_folder_is_left_out_and_named(self, tmp_path: Path, folder: Path) -> None:
         put(tmp_path, "common.py", "x = 1\n")
+        (tmp_path / "data").mkdir()
         (folder / "common.py").symlink_to("../common.py")
-        packed = pack(folder, ["common.py"])
-        assert members(packed)["common.py"].isreg()
-        assert content(packed, "common.py") == b"x = 1\n"
+        (folder / "data").symlink_to(tmp_path / "data")
+        (folder / "users").symlink_to("/etc/passwd")
+        packed = pack(folder, ["train.py"])
+        assert files(packed) == {"train.py"}
+        (note,) = packed.notes
+        assert note.startswith(
+            "Left out, because they are links that lead out of the folder: common.py, data, users. Copy"
+        )
+        assert WHERE in note
 
-    def test_a_folder_outside_is_an_error_that_names_it(self, tmp_path: Path, folder: Path) -> None:
+    def test_what_is_ignored_anyway_is_not_named(self, tmp_path: Path, folder: Path) -> None:
         (tmp_path / "data").mkdir()
         (folder / "data").symlink_to(tmp_path / "data")
-        error = complaint(folder)
-        assert f"data is a link to {tmp_path / 'data'}, a folder" in error.message
-        assert WHERE in error.hint
         put(folder, ".pumasiignore", "/data\n")
-        assert "data" not in files(pack(folder))
+        assert pack(folder).notes == ()
+
+    def test_a_file_that_becomes_one_meanwhile_is_left_out(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def replace(path: str) -> None:
+            Path(path).unlink()
+            Path(path).symlink_to("/etc/passwd")
+
+        put(folder, "users")
+        before(monkeypatch, ("users",), replace)
+        assert files(pack(folder)) == {"train.py"}
+
+    @pytest.mark.parametrize("script", ["go.py", "latest/go.py"])
+    def test_a_script_behind_such_a_link_is_an_error(self, tmp_path: Path, folder: Path, script: str) -> None:
+        put(tmp_path, "other/go.py")
+        (folder / "go.py").symlink_to("../other/go.py")
+        (folder / "latest").symlink_to("../other")
+        error = complaint(folder, script)
+        assert error.message.startswith(f"{script} does not travel: ")
+        assert f"is a link out of the folder, to {tmp_path / 'other'}" in error.message
 
     def test_those_to_nowhere_are_left_out(self, folder: Path) -> None:
         (folder / "dangling").symlink_to("missing")
@@ -487,6 +509,116 @@ def while_reading(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -
     monkeypatch.setattr(code, "_header", header)
 
 
+def pem(kind: str = "RSA ") -> str:
+    return f"-----BEGIN {kind}PRIVATE KEY-----\n{'MIIEpAIBAAKCAQEA' * 4}\n-----END {kind}PRIVATE KEY-----\n"
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+users:
+- name: kim
+  user:
+    token: abcdef
+"""
+
+
+class TestCredentials:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *(".env", ".env.production", "deep/.env", ".envrc", ".ssh/config", ".aws/credentials", ".kube/config"),
+            *(".config/gcloud/access_tokens.db", ".docker/config.json", ".netrc", ".pgpass", ".pypirc", ".npmrc"),
+            *(".git-credentials", "server.pem", "deep/store.p12", "id_rsa", "id_ed25519", "kubeconfig"),
+            *("prod.kubeconfig", "kaggle.json", ".huggingface/token"),
+            *(".ENV", ".Env.local", "cert.PFX", "Store.JKS", "ID_RSA", "KUBECONFIG", ".SSH/config"),
+        ],
+    )
+    def test_files_with_such_names_stay_here_and_are_named(self, folder: Path, name: str) -> None:
+        put(folder, name, "x")
+        packed = pack(folder, ["train.py"])
+        assert files(packed) == {"train.py"}
+        (note,) = packed.notes
+        assert note.startswith("Left out, because they look like credentials: ")
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("notes.txt", pem()),
+            ("deploy", pem("OPENSSH ")),
+            ("server.key", pem("")),
+            ("raw.key", b"\x30\x82\x04\xa4\x02\x01\x00"),
+            ("RAW.KEY", b"\x30\x82\x04\xa4\x02\x01\x00"),
+            ("windows.txt", "\ufeff" + pem()),
+            ("fernet.key", "ZmDfcTF7_60GrrY167zsiPd67pEvs0aGOv2oasOM1Pg=\n"),
+            ("locked", f"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{'MIIE' * 16}\n"),
+            ("robot.json", '{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----\\nMIIE"}'),
+            ("cluster.yaml", KUBECONFIG),
+            ("cluster.json", '{"kind": "Config", "users": [{"user": {"client-key-data": "LS0t"}}]}'),
+        ],
+    )
+    def test_files_with_such_content_stay_here_whatever_their_name(
+        self, folder: Path, name: str, text: str | bytes
+    ) -> None:
+        put(folder, name, text)
+        packed = pack(folder)
+        assert files(packed) == {"train.py"}
+        assert f"look like credentials: {name}." in packed.notes[0]
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            (".env.example", "TOKEN="),
+            ("answers.key", "1. B\n2. C\n"),
+            ("id_rsa.pub", "ssh-rsa AAAA kim@here"),
+            ("environment.py", ""),
+            ("keys.py", 'HEADER = "-----BEGIN PRIVATE KEY-----"\n'),
+            ("README.md", "It begins with\n-----BEGIN PRIVATE KEY-----\nand so on.\n"),
+            ("ca.crt", "-----BEGIN CERTIFICATE-----\nMIIE\n"),
+            ("config.yaml", "kind: Config\nmodel: bert\ntoken: 512\n"),
+            ("kubeconfig/__init__.py", ""),
+            ("assets.keystore/list.txt", ""),
+            ("credentials.json", '{"user": "kim"}'),
+        ],
+    )
+    def test_what_only_resembles_them_travels(self, folder: Path, name: str, text: str) -> None:
+        put(folder, name, text)
+        packed = pack(folder)
+        assert files(packed) == {"train.py", name}
+        assert packed.notes == ()
+
+    @pytest.mark.parametrize(("name", "text"), [("conf/.env", "A=1"), ("deploy key", pem()), (".ssh/config", "Host a")])
+    def test_the_line_that_is_named_takes_one_along(self, folder: Path, name: str, text: str) -> None:
+        put(folder, name, text)
+        line = re.search(r"A line such as (.*) in \.pumasiignore takes one along\.", pack(folder).notes[0])
+        assert line
+        put(folder, ".pumasiignore", line[1])
+        packed = pack(folder)
+        assert name in files(packed)
+        assert packed.notes == ()
+
+    def test_what_git_ignores_anyway_is_not_named_and_git_can_not_take_one_along(self, folder: Path) -> None:
+        put(folder, ".env", "A=1")
+        put(folder, ".gitignore", ".env\n")
+        assert pack(folder).notes == ()
+        put(folder, ".gitignore", "!.env\n")
+        assert ".env." in pack(folder).notes[0]
+
+    def test_at_most_five_are_named(self, folder: Path) -> None:
+        for number in range(7):
+            put(folder, f"{number}.pem", "x")
+        assert ": 0.pem, 1.pem, 2.pem, 3.pem, 4.pem and 2 more. " in pack(folder).notes[0]
+
+    def test_a_script_is_never_left_out_without_a_word(self, folder: Path) -> None:
+        put(folder, "train.py", f'KEY = """\n{pem()}"""\n')
+        assert "train.py" in files(pack(folder, ["train.py"]))
+        put(folder, ".aws/go.py")
+        error = complaint(folder, ".aws/go.py")
+        assert error.message.startswith(".aws/go.py is left out because it looks like credentials (.aws/)")
+        follow(folder, error.hint)
+        assert pack(folder, [".aws/go.py"])
+
+
 class TestTooLarge:
     def test_it_says_how_large_what_is_large_and_what_to_do(self, folder: Path) -> None:
         for number in range(20):
@@ -507,6 +639,28 @@ class TestTooLarge:
     def test_what_packs_well_may_be_larger(self, folder: Path) -> None:
         put(folder, "numbers.csv", "0,1,2,3\n" * 1_000_000)
         assert len(pack(folder).packed) < code.LARGEST < pack(folder).size
+
+    def test_what_is_large_is_said_before_it_is_packed(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(code, "LARGE", 1024**2)
+        said: list[str] = []
+        put(folder, "data/zeros.bin", bytes(1024**2))
+        before(monkeypatch, ("data/zeros.bin",), lambda path: said.append("reading"))
+        pack(folder, say=said.append)
+        assert said == [
+            "Packing 1.0 MiB in 2 files, which every pod unpacks before it starts. "
+            f"The largest: data/zeros.bin (1 MiB). Data belongs on a volume: {WHERE}",
+            "reading",
+        ]
+        put(folder, ".pumasiignore", "data\n")
+        pack(folder, say=said.append)
+        assert len(said) == 2
+
+    def test_a_gigabyte_of_zeros_is_refused_and_not_read(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        put_large(folder, "zeros.bin", 1024**3)
+        before(monkeypatch, ("zeros.bin",), deny)
+        error = complaint(folder)
+        assert "1.0 GiB in 2 files, more than 256 MiB. The largest: zeros.bin (1 GiB)." in error.message
+        assert WHERE in error.hint
 
     def test_the_last_bytes_count_too(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         packed = pack(folder)

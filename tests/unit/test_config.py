@@ -313,3 +313,26 @@ def test_whatever_a_file_holds_ends_in_a_spec_or_in_sentences(tmp_path: Path, te
     write(tmp_path, text.encode("utf-8", "replace"))
     with contextlib.suppress(SpecError):
         build(tmp_path)
+
+
+def test_variables_of_files_come_before_those_that_are_named_one_by_one(tmp_path: Path) -> None:
+    write(tmp_path, "A=1\nB=1\nC=1\nD=1\n", "a.env")
+    write(tmp_path, "B=2\n", "b.env")
+    write(tmp_path, "env_file: [a.env, b.env]\nenv:\n  C: 3\n")
+    assert build(tmp_path).env == {"A": "1", "B": "2", "C": "3", "D": "1"}
+    write(tmp_path, "C=4\nD=4\n", "flag.env")
+    spec = build(tmp_path, {**RUN, "env-file": ["flag.env"], "env": ["D=5"]})
+    assert spec.env == {"A": "1", "B": "2", "C": "4", "D": "5"}
+    assert build(tmp_path, {**RUN, "env_file": tmp_path / "flag.env"}).env["D"] == "4"
+    hidden = build_spec({**RUN, "env-file": ["flag.env"], "env": ["D=5"]}, tmp_path, {}, without_values=True)
+    assert hidden.env == {"A": "(from a.env)", "B": "(from b.env)", "C": "(from flag.env)", "D": "5"}
+
+
+def test_what_is_wrong_with_a_file_of_variables_is_named_with_its_place(tmp_path: Path) -> None:
+    write(tmp_path, b"\xff", "odd.env")
+    write(tmp_path, "slots: 1\nenv_file: [none.env, odd.env]\n")
+    wrong = complaint(tmp_path)
+    assert "pumasi.yaml, line 2: env_file none.env: it can't be read: No such file or directory" in wrong
+    assert "pumasi.yaml, line 2: env_file odd.env: it is not UTF-8 text; save it as UTF-8" in wrong
+    write(tmp_path, "env_file: {a: 1}\n")
+    assert "give the name of a file, or a list of names" in complaint(tmp_path)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pumasi import control
+from pumasi import control, session
+from pumasi.core.spec import Spec
 from pumasi.errors import SystemTrouble
 from pumasi.store import RunRecord, Store
 
@@ -74,3 +75,13 @@ def test_who_sees_that_a_run_has_ended_finds_out_how(store: Store, monkeypatch: 
     monkeypatch.setattr(store, "update_run", watch)
     assert control.wait(store, orphan.id, timeout=0.0).state == "lost"
     assert seen == ["finished"]
+
+
+def test_the_same_command_goes_on_with_a_run_of_ones_own_only(store: Store) -> None:
+    spec = Spec(command=("train.py",), strategy="average", slots=2)
+    store.import_run("theirs-aaaaa", spec.dump(), time.time())
+    store.keep_task("theirs-aaaaa", "train-0", {"state": "done"})
+    assert session.interrupted(store, spec) is None
+    own = store.create_run("own", spec.dump(), time.time())
+    store.keep_task(own.id, "train-0", {"state": "done"})
+    assert session.interrupted(store, spec) == store.run(own.id)

@@ -411,7 +411,7 @@ def test_a_syntax_error_in_a_local_module_does_not_stand_in_the_way() -> None:
 
 def test_what_only_another_python_understands_is_no_error_of_the_script() -> None:
     newer = TORCH_ALONE + "\nwhat comes after 3.99\n"
-    detection = detect({"train.py": newer}, same_python=False)
+    detection = detect({"train.py": newer}, may_pass=lambda _: True)
     assert detection.framework == "torch"
     assert traps(detection, TWO) == ()
 
@@ -484,6 +484,12 @@ def test_a_keras_script_on_jax_is_shown_keras_own_way() -> None:
     assert "keras.distribution.initialize" in trap
 
 
+def test_a_keras_script_on_torch_is_not_told_that_it_imports_torch() -> None:
+    text = "import keras\nmodel = keras.Sequential()\nmodel.fit(x, y, epochs=3)\n"
+    (trap,) = warned(text, environ={"KERAS_BACKEND": "torch"})
+    assert trap.startswith("Keras on torch knows one process only, so 2 copies will train apart: set KERAS_BACKEND=jax")
+
+
 GOOD = [
     TORCH_TORCHRUN,
     TORCH_SPAWN_OR_RANK,
@@ -524,6 +530,109 @@ def test_a_process_that_is_alone_is_never_warned(text: str) -> None:
 )
 def test_a_torch_script_that_may_start_it_somehow_raises_no_alarm(extra: str) -> None:
     assert warned(f"{extra}\n{TORCH_ALONE}") == []
+
+
+# What is said about a script, in comments, docstrings and messages, changes nothing
+
+MAGIC_WORDS = """
+tpu TPU multihost coordinator_address COORDINATOR_ADDRESS distributed jax.distributed.initialize() keras.distribution
+TF_CONFIG dtensor ClusterSpec tf.train.Server train_and_evaluate horovod hvd.init() tf.distribute TPUStrategy
+MultiWorkerMirroredStrategy ParameterServerStrategy MirroredStrategy GradientTape TF_USE_LEGACY_KERAS=1
+torch.distributed init_process_group init_device_mesh init_rpc DistributedDataParallel fully_shard FSDP backward
+RANK LOCAL_RANK WORLD_SIZE SLURM_PROCID torchrun mpirun mpiexec horovodrun accelerate deepspeed
+excepthook Abort strategy="ddp" TYPE_CHECKING KERAS_BACKEND
+"""
+MAGIC = MAGIC_WORDS.split()
+IMPORTS = """
+import torch
+import jax
+import tensorflow as tf
+from mpi4py import MPI
+import horovod.torch as hvd
+"""
+
+
+def talked_about(text: str) -> str:
+    """The same script, with every word that could matter in comments, docstrings, idle strings and messages."""
+    everything = " ".join(MAGIC)
+    lines = [f'"""It works on {everything}.\n{IMPORTS}"""', f"# works on {everything}", text]
+    for number, word in enumerate(MAGIC):
+        lines += [f"# {word}", f"def words_{number}():", f"    {word!r}", f"class Words{number}:", f"    {word!r}"]
+    told = ("print(%r)", "print(f%r)", "raise SystemExit(%r)")
+    return "\n".join([*lines, "def tell():", *(f"    {each}" % f"Use {everything}" for each in told)])
+
+
+TRAPPED = {
+    "torch alone": (TORCH_ALONE, TWO),
+    "torch spawns": (TORCH_SPAWN, TWO),
+    "lightning without a strategy": (lightning(), TWO),
+    "lightning in unequal shares": (lightning("strategy='ddp', devices=3"), THREE),
+    "lightning with another number": (lightning("strategy='ddp', devices=4"), TWO),
+    "keras alone": (KERAS_ALONE, TWO),
+    "mirrored": (MIRRORED, TWO),
+    "parameter servers": (PARAMETER_SERVER_KERAS, TWO),
+    "multi worker without the shim": (MULTI_WORKER_KERAS, BARE),
+    "jax alone": (FLAX, TWO),
+    "jax without the shim": (JAX_TOGETHER, BARE),
+    "mpi4py without the shim": (MPI4PY, BARE),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPPED)
+def test_no_comment_and_no_docstring_silences_a_warning(trap: str) -> None:
+    text, layout = TRAPPED[trap]
+    said = [sentence.partition(": ")[2] for sentence in warned(text, layout)]
+    assert said
+    assert [sentence.partition(": ")[2] for sentence in warned(talked_about(text), layout)] == said
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_no_comment_and_no_docstring_changes_what_a_script_is_taken_for(text: str) -> None:
+    plain, talked = found(text), found(talked_about(text))
+    assert (plain.framework, plain.because, joins(plain)) == (talked.framework, talked.because, joins(talked))
+    assert warned(talked_about(text)) == []
+
+
+def test_no_docstring_makes_a_framework_where_the_syntax_is_not_understood() -> None:
+    newer = talked_about("import torch") + "\nwhat comes after 3.99\n"
+    detection = detect({"train.py": newer}, may_pass=lambda _: True)
+    assert (detection.framework, detection.because) == ("torch", "train.py imports torch")
+    assert traps(detection, TWO) == ()
+    commented = "import os  # it's ''' here\nimport torch\nx = '''\nimport jax\n'''\n((("
+    assert local_imports(commented) == {"os", "torch"}
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "jax.distributed.initialize(coordinator_address=a, num_processes=2, process_id=0)",
+        "from jax import distributed\ndistributed.initialize()",
+        "from jax.experimental import multihost_utils",
+        "jax.devices('tpu')",
+        "import os\nos.environ['JAX_PLATFORMS'] = 'tpu'",
+        "import os\naddress = os.environ['MY_COORDINATOR_ADDRESS']",
+        "use_tpu = True",
+        "start(coordinator_address=a)",
+        "import os\nos.system(f'mpirun -np {n} python worker.py')",
+    ],
+)
+def test_a_jax_script_that_may_start_it_somehow_raises_no_alarm(extra: str) -> None:
+    assert warned(FLAX + extra) == []
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "import os\nos.environ['TF_CONFIG'] = json.dumps(cluster)",
+        "import os\nprint(os.environ.get('TF_CONFIG'))",
+        "from tensorflow.experimental import dtensor",
+        "server = tf.train.Server(tf.train.ClusterSpec(cluster))",
+        "tf.estimator.train_and_evaluate(a, b, c)",
+        "resolver = make(tpu='local')",
+    ],
+)
+def test_a_tensorflow_script_that_may_start_it_somehow_raises_no_alarm(extra: str) -> None:
+    assert warned(KERAS_ALONE + extra) == []
 
 
 def test_a_torch_script_that_does_not_train_raises_no_alarm() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pumasi.cli.verbs import SUMMARIES
 from pumasi.core.outcome import Verdict
 from pumasi.core.spec import json_schema
-from pumasi.errors import NotFound, SystemTrouble, UsageError
+from pumasi.errors import DoesNotFit, NotFound, SystemTrouble, UsageError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -26,6 +26,11 @@ def test_every_exit_code_is_documented(name: str) -> None:
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", (CHECKOUT / name).read_text(), re.MULTILINE)}
     errors = {error.exit_code for error in (UsageError, NotFound, SystemTrouble)}
     assert documented == {verdict.exit_code for verdict in Verdict} | errors | {70, 130}
+
+
+def test_what_can_never_fit_has_the_documented_exit_code() -> None:
+    told = " ".join((CHECKOUT / "docs" / "kubernetes.md").read_text().split())
+    assert re.search(rf" {DoesNotFit.exit_code} [^0-9]*more than the cluster could ever give", told)
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.ko.md"])

@@ -166,6 +166,16 @@ async def test_each_refusal_has_a_kind_and_the_clusters_own_words(status: int, k
 
 
 @asynchronous
+async def test_the_cluster_tells_who_one_is_and_one_that_does_not_keeps_nobody_from_anything() -> None:
+    review = told({"status": {"userInfo": {"username": "kim", "groups": ["team"]}}}, 201)
+    async with cluster(review, refusal(404, "not found"), refusal(403, "no")) as (api, server):
+        assert [await api.user(), await api.user(), await api.user()] == ["kim", "", ""]
+        asked = server.requests[0]
+    assert (asked.method, asked.path) == ("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews")
+    assert json.loads(asked.body)["kind"] == "SelfSubjectReview"
+
+
+@asynchronous
 async def test_what_is_no_kubernetes_is_told_so() -> None:
     page = answer(b"<html>Welcome</html>")
     async with cluster(page, answer(b"<html>", 502), patience=0) as (api, _):

@@ -34,6 +34,12 @@ def test_the_current_context_is_taken_unless_another_is_named(tmp_path: Path) ->
     assert connect("two", environ).server == "https://two"
 
 
+def test_a_line_for_kubectl_names_the_context_only_where_the_user_has(tmp_path: Path) -> None:
+    environ = {"KUBECONFIG": str(write(tmp_path / "config", **entries("one")))}
+    assert connect("", environ).kubectl("team") == "kubectl -n team"
+    assert connect("one", environ).kubectl("team") == "kubectl --context one -n team"
+
+
 def test_of_two_entries_of_one_name_the_first_counts(tmp_path: Path) -> None:
     first = write(tmp_path / "first", **entries("one"))
     second = write(tmp_path / "second", **entries("one", "https://other"))

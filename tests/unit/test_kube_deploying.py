@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
+from pumasi.cli.main import main
 from pumasi.core.kubewords import Wanted
 from pumasi.errors import ClusterTrouble, Conflict, NotFound, UsageError
 from pumasi.kube import deploying, serving
 from pumasi.kube.deploying import Address, Asked, Cluster, deploy, remove
+from pumasi.kube.served import UNKNOWN, list_served, token_of
 from pumasi.kube.serving import REVISION, Wish
+from pumasi.kube.volumes import SHARED, claim
 from tests.fake_cluster import NAMESPACE, FakeApi, Key
 from tests.fake_cluster import Cluster as Fake
 from tests.serving import asynchronous
@@ -36,6 +40,7 @@ class Controllers:
         self.cluster.applied = self._applied
         storage = {"metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}
         self.cluster.create("storageclasses", "", {"kind": "StorageClass", **storage, "provisioner": "nfs"})
+        self.cluster.create("persistentvolumeclaims", NAMESPACE, claim(*VOLUME, SHARED))
 
     @property
     def place(self) -> Cluster:
@@ -102,6 +107,58 @@ async def test_the_token_stays_the_same_over_all_changes(controllers: Controller
     again = await controllers.deploy(WISH._replace(image="image:2", expose="NodePort"))
     assert again.url == f"http://10.0.0.7:30123/?token={first.token}"
     assert controllers.served() == "image:2"
+
+
+@asynchronous
+async def test_what_is_served_can_be_listed_and_its_token_be_asked_for(controllers: Controllers) -> None:
+    assert await list_served(controllers.place) == []
+    with pytest.raises(NotFound, match="Nothing is served as film"):
+        await token_of(controllers.place, "film")
+    first = await controllers.deploy(model="/volume/final.keras")
+    keep_secret(controllers)
+    (row,) = await list_served(controllers.place)
+    assert row[:5] == (NAMESPACE, "film", "/volume/final.keras", 1, 1)
+    assert (row.expose, row.url) == ("ClusterIP", "")
+    assert first.token not in str(row)
+    assert await token_of(controllers.place, "film") == first.token
+    await controllers.deploy(WISH._replace(expose="NodePort"))
+    (row,) = await list_served(controllers.place)
+    assert row.url == "http://10.0.0.7:30123/"
+
+
+@pytest.mark.parametrize("command", [None, [], ["sleep", "9"], ["python3", "[]"], ["python3", '{"a": 1}']])
+@asynchronous
+async def test_one_that_somebody_has_changed_by_hand_is_listed_with_an_unknown_model(
+    controllers: Controllers, command: list[str] | None
+) -> None:
+    await controllers.deploy()
+    container = controllers.cluster.find("deployments", "film")["spec"]["template"]["spec"]["containers"][0]
+    container["command"] = command
+    (row,) = await list_served(controllers.place)
+    assert row[:3] == (NAMESPACE, "film", UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    ("service", "pods", "url"),
+    [
+        ({"spec": {"type": "ClusterIP"}}, [], ""),
+        ({"spec": {"type": "NodePort", "ports": [{"nodePort": 1}]}}, [{}, {"status": {"hostIP": "::7"}}], "[::7]:1"),
+        ({"spec": {"type": "NodePort", "ports": [{"nodePort": 1}]}}, [{"status": {}}], ""),
+        ({"spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {}}}, [], ""),
+        ({"spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "::7"}]}}}, [], "[::7]"),
+    ],
+)
+def test_an_address_is_that_of_the_load_balancer_or_of_a_node_with_a_pod(
+    service: Object, pods: list[Object], url: str
+) -> None:
+    assert serving.url_of(service, pods) == (f"http://{url}/" if url else "")
+
+
+@asynchronous
+async def test_who_needs_no_token_has_none_to_show(controllers: Controllers) -> None:
+    await controllers.deploy(WISH._replace(has_token=False))
+    with pytest.raises(NotFound, match="film has no token"):
+        await token_of(controllers.place, "film")
 
 
 @asynchronous
@@ -211,6 +268,31 @@ async def test_removed_it_leaves_the_volume_and_names_it(controllers: Controller
         await remove(controllers.place, "film")
 
 
+@pytest.mark.parametrize(("named", "begin"), [("", "kubectl"), ("lab", "kubectl --context lab")])
+def test_lines_for_kubectl_lead_to_the_cluster_that_was_asked(
+    controllers: Controllers,
+    named: str,
+    begin: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    controllers.api.connection = controllers.api.connection._replace(named=named)
+    monkeypatch.setattr("pumasi.cli.serving.cluster", lambda pool: nullcontext(controllers.api))
+    monkeypatch.setattr("pumasi.cli.serving.columns", lambda: 200)
+    on = ("serve", "--on", f"k8s:{named}" if named else "k8s", "-n", NAMESPACE)
+    name = ("--name", "film")
+    forward = f"{begin} -n {NAMESPACE} port-forward service/film 8000:80"
+    assert main([*on, *name, "--volume", "data", "--image", "image:1", "/volume/final.keras"]) == 0
+    assert f"From here: {forward} and then" in capsys.readouterr().err
+    assert main([*on, "--list"]) == 0
+    assert forward in capsys.readouterr().out
+    keep_secret(controllers)
+    assert main([*on, *name, "--token"]) == 0
+    assert f"film: {forward} and then" in capsys.readouterr().err
+    assert main([*on, *name, "--remove"]) == 0
+    assert f"The volume data stays: {begin} -n {NAMESPACE} delete pvc data" in capsys.readouterr().err
+
+
 @asynchronous
 async def test_a_server_that_no_revision_uses_any_more_is_forgotten(controllers: Controllers) -> None:
     await controllers.deploy()
@@ -220,3 +302,12 @@ async def test_a_server_that_no_revision_uses_any_more_is_forgotten(controllers:
     await controllers.deploy(WISH._replace(image="image:2"))
     assert len(controllers.cluster.names("configmaps")) == 1
     assert "film-package-old" not in controllers.cluster.names("configmaps")
+
+
+@asynchronous
+async def test_a_model_on_a_volume_that_is_not_there_is_told_and_no_volume_is_made() -> None:
+    controllers = Controllers()
+    controllers.cluster.delete(Key("persistentvolumeclaims", NAMESPACE, VOLUME.name), 0)
+    with pytest.raises(UsageError, match="There is no volume claim data in the namespace team"):
+        await controllers.deploy()
+    assert controllers.cluster.names("persistentvolumeclaims") == []

@@ -5,7 +5,17 @@ from typing import Any
 import pytest
 
 from pumasi.core.planner import Node
-from pumasi.kube.discovery import Holder, amount, as_planner_nodes, asked_for, look, tolerates
+from pumasi.kube.discovery import (
+    Holder,
+    amount,
+    as_planner_nodes,
+    asked_for,
+    has_image,
+    is_leaving,
+    look,
+    tolerates,
+    unlabelled,
+)
 
 GPU = "nvidia.com/gpu"
 
@@ -121,3 +131,86 @@ def test_quantities_of_whole_things(text: str, number: int) -> None:
 def test_the_planner_gets_names_what_is_free_and_domains() -> None:
     states = look([node("a", 2), node("b", 4, unschedulable=True)], [], GPU)
     assert as_planner_nodes(states, ["rack"]) == [Node("a", 2, ("r1",)), Node("b", 0, ("r1",))]
+
+
+NOW = 1763287200.0  # 2025-11-16T10:00:00Z
+
+
+def ended(name: str, at: str, *, policy: str = "Never", running: bool = False) -> dict[str, Any]:
+    """Its containers have terminated, but its phase does not say so yet."""
+    statuses = [{"name": "c", "state": {"terminated": {"exitCode": 0, "finishedAt": at}}}]
+    statuses += [{"name": "sidecar", "state": {"running": {}}}] if running else []
+    sidecars = [{"name": "sidecar", "restartPolicy": "Always"}] if running else []
+    made = pod(name, "n1", container(2), restartPolicy=policy, initContainers=sidecars)
+    return {
+        **made,
+        "status": {"phase": "Running", "containerStatuses": statuses[:1], "initContainerStatuses": statuses[1:]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "leaves"),
+    [
+        ({"at": "2025-11-16T09:59:59Z"}, True),
+        ({"at": "2025-11-16T10:00:02Z"}, True),  # by the clock of its node
+        ({"at": "2025-11-16T09:59:00Z"}, False),  # its kubelet has a problem: who knows for how long
+        ({"at": "2025-11-16T09:59:59Z", "policy": "Always"}, False),
+        ({"at": "2025-11-16T09:59:59Z", "running": True}, False),
+    ],
+)
+def test_a_pod_whose_containers_have_just_terminated_holds_nothing_any_more(
+    fields: dict[str, Any], leaves: bool
+) -> None:
+    leaving = ended("p", **fields)
+    assert is_leaving(leaving, NOW) is leaves
+    (state,) = look([node("n1", 5)], [leaving], GPU, now=NOW)
+    assert state.free == (5 if leaves else 3)
+
+
+def test_one_that_is_deleted_is_not_started_again_whatever_its_policy() -> None:
+    leaving = ended("p", "2025-11-16T09:59:59Z", policy="Always")
+    leaving["metadata"]["deletionTimestamp"] = "2025-11-16T09:59:58Z"
+    assert is_leaving(leaving, NOW)
+
+
+def test_one_that_has_not_begun_is_not_leaving() -> None:
+    assert not is_leaving(pod("p", "n1", container(2), restartPolicy="Never"), NOW)
+
+
+@pytest.mark.parametrize(
+    ("image", "there"),
+    [
+        ("python:3.12-slim", True),
+        ("docker.io/library/python:3.12-slim", True),
+        ("python:3.12", False),
+        ("team/train", True),
+        ("team/train:1", False),
+        ("registry.example:5000/train:2", True),
+        ("registry.example:5000/train", False),
+    ],
+)
+def test_an_image_that_a_node_has_is_known_by_its_short_name_too(image: str, there: bool) -> None:
+    names = ["docker.io/library/python:3.12-slim", "docker.io/team/train:latest", "registry.example:5000/train:2"]
+    node = {"status": {"images": [{"names": [name]} for name in names]}}
+    assert has_image([{"status": {}}, node], image) is there
+
+
+@pytest.mark.parametrize(
+    ("selector", "said"),
+    [
+        ({}, ""),
+        ({"rack": "r1"}, ""),
+        ({"a": "b"}, "No node has the label a=b."),
+        ({"a": "b", "rack": "r2"}, "No node has the labels a=b, rack=r2."),
+        ({"a": "b", "rack": "r1"}, "No node has the label a=b."),
+        (
+            {"kubernetes.io/hostname": "n1", "zone": "z"},
+            "No node has all of the labels kubernetes.io/hostname=n1, zone=z.",
+        ),
+    ],
+)
+def test_labels_that_no_node_has_are_told(selector: dict[str, str], said: str) -> None:
+    other = node("n2")
+    other["metadata"]["labels"]["zone"] = "z"
+    assert unlabelled([node("n1"), other], selector) == said
+    assert unlabelled([], selector) == ""

@@ -109,7 +109,7 @@ def test_the_pods_of_an_attempt_are_chosen_by_its_selector_and_the_chief_by_its_
     selector = manifests.service(GANG)["spec"]["selector"]
     assert selector.items() <= pod(index=0)["metadata"]["labels"].items()
     assert not selector.items() <= labels.items()
-    assert not selector.items() <= pod(GANG._replace(attempt=1))["metadata"]["labels"].items()
+    assert not selector.items() <= pod(GANG._replace(star=1))["metadata"]["labels"].items()
 
 
 def test_the_anchor_starts_no_pod_and_can_be_completed_later() -> None:
@@ -136,12 +136,24 @@ def assert_restricted(spec: Object) -> None:
         assert all("hostPort" not in port for port in each.get("ports", ()))
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
     for volume in spec.get("volumes", ()):
-        assert set(volume) - {"name"} <= {"configMap", "emptyDir", "projected", "persistentVolumeClaim", "secret"}
+        assert set(volume) - {"name"} <= {"emptyDir", "projected", "persistentVolumeClaim", "secret"}
 
 
 def test_a_pod_passes_the_level_restricted_with_all_that_one_can_ask_for() -> None:
     large = GANG._replace(framework="torch", code=CodeObjects("c", 0, ("c-0", "c-1")))
     assert_restricted(pod(large, mounts=["data:/data"], gpu="required", env_from_secret=["hub"])["spec"])
+
+
+@pytest.mark.parametrize(("pieces", "chunks"), [(1, []), (0, ["c-0"])])
+def test_a_run_of_an_older_pumasi_is_started_again_with_its_config_maps(pieces: int, chunks: list[str]) -> None:
+    """They hold the code under the same names as Secrets do; its record does not say which they are."""
+    old = manifests.read_code({"boot": "c", "pieces": pieces, "chunks": chunks})
+    new = manifests.read_code({**old._asdict(), "kind": "secret"})
+    made, expected = json.dumps(pod(GANG._replace(code=old))), json.dumps(pod(GANG._replace(code=new)))
+    assert '"configMapKeyRef": {"name": "c", "key": "agent"}' in made
+    assert made.count("configMap") == 2
+    assert made.replace("configMap", "secret") == expected
+    assert manifests.read_code(json.loads(json.dumps(manifests.code_objects(RUN_ID, b"")._asdict()))).kind == "secret"
 
 
 def test_as_the_images_user_it_has_no_security_context_of_ours() -> None:
@@ -167,6 +179,14 @@ def test_a_pod_is_pinned_to_its_node_by_name_unless_the_scheduler_chooses() -> N
     assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-4"]}]}
     assert "nodeName" not in pod()["spec"]
     assert "affinity" not in pod(GANG._replace(pinned=False))["spec"]
+
+
+def test_the_scheduler_is_told_which_nodes_were_lost() -> None:
+    spec = pod(GANG._replace(pinned=False, single="files", avoid=("a", "b")))["spec"]
+    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("a", "b")]
+    assert term == {"matchFields": fields}
+    assert "podAffinity" in spec["affinity"]
 
 
 def test_a_pod_leaves_a_lost_node_soon_whatever_else_it_tolerates() -> None:
@@ -266,17 +286,17 @@ def test_a_gang_of_one_pod_has_no_star() -> None:
 def test_what_is_set_comes_last() -> None:
     patches = [
         "spec.containers[0].image=other:1",
-        "spec.restartPolicy=OnFailure",
+        "spec.dnsPolicy=Default",
         "spec.securityContext=null",
         'spec.tolerations[+]={"operator": "Exists"}',
-        'metadata.labels["pumasi.dev/run"]=mine',
+        'metadata.labels["example.com/run"]=mine',
     ]
     made = pod(image="first:1", patches=patches)
     assert container(made)["image"] == "other:1"
-    assert made["spec"]["restartPolicy"] == "OnFailure"
+    assert made["spec"]["dnsPolicy"] == "Default"
     assert "securityContext" not in made["spec"]
     assert made["spec"]["tolerations"][-1] == {"operator": "Exists"}
-    assert made["metadata"]["labels"][RUN] == "mine"
+    assert made["metadata"]["labels"]["example.com/run"] == "mine"
 
 
 def test_labels_of_the_user_are_there_and_do_not_override_ours() -> None:
@@ -286,6 +306,12 @@ def test_labels_of_the_user_are_there_and_do_not_override_ours() -> None:
     assert made["labels"]["app.kubernetes.io/managed-by"] == "pumasi"
     assert made["annotations"] == {"example.com/owner": "kim"}
     assert "annotations" not in pod()["metadata"]
+
+
+def test_the_pods_say_who_has_started_the_run_where_that_is_known() -> None:
+    """For those who wait for what they hold, and may see no more of it."""
+    made = pod(GANG._replace(user="kim"))["metadata"]
+    assert made["annotations"] == {manifests.USER_NOTE: "kim"}
 
 
 def test_where_and_how_important_it_is_can_be_told() -> None:
@@ -306,13 +332,14 @@ def test_small_code_travels_in_the_environment() -> None:
     packed = os.urandom(300_000)
     names = manifests.code_objects(RUN_ID, packed)
     (thing,) = manifests.code(RUN_ID, OWNER, "the agent", packed)
+    assert thing["kind"] == "Secret"
     made = pod(GANG._replace(code=names))
     pieces = sorted(name for name in env_of(made) if name.startswith("PUMASI_BOOT_CODE_"))
     assert len(pieces) == names.pieces == 4
-    sources = [env_of(made)[name]["valueFrom"]["configMapKeyRef"] for name in pieces]
+    sources = [env_of(made)[name]["valueFrom"]["secretKeyRef"] for name in pieces]
     assert {source["name"] for source in sources} == {thing["metadata"]["name"]}
-    assert base64.b64decode("".join(thing["data"][source["key"]] for source in sources)) == packed
-    assert unsqueezed(thing["data"]["agent"]) == "the agent"
+    assert base64.b64decode("".join(thing["stringData"][source["key"]] for source in sources)) == packed
+    assert unsqueezed(thing["stringData"]["agent"]) == "the agent"
     assert "volumes" not in made["spec"]
 
 
@@ -325,15 +352,16 @@ def test_large_code_travels_as_files_in_order() -> None:
     names = manifests.code_objects(RUN_ID, packed)
     assert names.pieces == 0
     first, *chunks = manifests.code(RUN_ID, OWNER, "the agent", packed)
-    assert set(first["data"]) == {"agent"}
+    assert set(first["stringData"]) == {"agent"}
+    assert {thing["kind"] for thing in (first, *chunks)} == {"Secret"}
     made = pod(GANG._replace(code=names))
     (volume,) = made["spec"]["volumes"]
-    sources = [source["configMap"] for source in volume["projected"]["sources"]]
+    sources = [source["secret"] for source in volume["projected"]["sources"]]
     assert [source["name"] for source in sources] == [chunk["metadata"]["name"] for chunk in chunks]
     paths = [source["items"][0]["path"] for source in sources]
     assert paths == sorted(paths)
     assert len(set(paths)) == len(paths)
-    assert b"".join(base64.b64decode(chunk["binaryData"]["code"]) for chunk in chunks) == packed
+    assert b"".join(base64.b64decode(chunk["data"]["code"]) for chunk in chunks) == packed
     (mount,) = container(made)["volumeMounts"]
     assert mount == {"name": "code", "mountPath": "/pumasi/code", "readOnly": True}
     assert not any(name.startswith("PUMASI_BOOT_CODE_") for name in env_of(made))
@@ -341,8 +369,8 @@ def test_large_code_travels_as_files_in_order() -> None:
 
 def content_size(thing: Object) -> int:
     """As the API server counts it."""
-    texts = sum(len(text.encode()) for text in thing.get("data", {}).values())
-    return texts + sum(len(base64.b64decode(text)) for text in thing.get("binaryData", {}).values())
+    texts = sum(len(text.encode()) for text in thing.get("stringData", {}).values())
+    return texts + sum(len(base64.b64decode(text)) for text in thing.get("data", {}).values())
 
 
 LARGEST_IN_PIECES = manifests.PIECE * manifests.MOST_PIECES * 3 // 4
@@ -353,7 +381,7 @@ def test_all_of_it_fits_what_the_api_and_linux_take(size: int) -> None:
     things = manifests.code(RUN_ID, OWNER, agent_text(), b"\xff" * size)
     names = manifests.code_objects(RUN_ID, b"\xff" * size)
     assert all(content_size(thing) < LARGEST_MAP for thing in things)
-    for key, text in things[0]["data"].items():
+    for key, text in things[0]["stringData"].items():
         assert len(f"PUMASI_BOOT_CODE_{key}={text}") < LARGEST_VARIABLE
     assert len(things) == 1 + len(names.chunks)
     assert bool(names.chunks) == (size > LARGEST_IN_PIECES)
@@ -406,11 +434,12 @@ def test_each_agent_works_in_the_pods_own_folder_and_leaves_a_testament() -> Non
         assert told["slots"] == config["slots"]
 
 
-def test_an_agent_finds_what_it_is_told_and_its_address() -> None:
+def test_an_agent_finds_what_it_is_told_its_address_and_its_node() -> None:
     env = env_of(pod(slots=2))
     assert json.loads(unsqueezed(env["PUMASI_BOOT_CONFIG"]["value"])) == {"slots": 2, "word": "value"}
     assert env["PUMASI_BOOT_ADDRESS"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
-    assert env["PUMASI_BOOT_AGENT"]["valueFrom"]["configMapKeyRef"] == {"name": f"{RUN_ID}-code", "key": "agent"}
+    assert env["PUMASI_BOOT_NODE"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert env["PUMASI_BOOT_AGENT"]["valueFrom"]["secretKeyRef"] == {"name": f"{RUN_ID}-code", "key": "agent"}
 
 
 # ---- booting
@@ -441,13 +470,14 @@ def test_a_mistake_of_the_agents_is_told_with_its_line(tmp_path: Path) -> None:
 def test_the_real_agent_boots(tmp_path: Path) -> None:
     """One pod, one rank, no code; what it may not write it does without."""
     spec = spec_of(grace=1)
-    program = Program((sys.executable, "-c", "print('hello')"), "none", "", {})
-    attempt = Attempt(RUN_ID, 0, {"node-0": 1}, {}, "", "0", str(tmp_path), [""])
+    hello = "import os; print('hello from', os.environ['PUMASI_NODE'], 'PUMASI_BOOT_NODE' in os.environ)"
+    program = Program((sys.executable, "-c", hello), "none", "", {})
+    attempt = Attempt(RUN_ID, 0, {"pod-0": 1}, {}, "", "0", str(tmp_path), [""])
     (config,) = agent_configs(spec, program, attempt, gang_of(spec, program, attempt))
     told = manifests.agent_config(config, GANG._replace(hub=""), 0)
     told |= {"cwd": str(tmp_path / "work"), "dir": str(tmp_path / "agent"), "testament": str(tmp_path / "testament")}
     env = {"PUMASI_BOOT_CONFIG": manifests.squeezed(json.dumps(told)), "HOME": str(tmp_path / "home")}
-    result = boot(tmp_path, agent_text(), PUMASI_BOOT_ADDRESS="127.0.0.1", **env)
+    result = boot(tmp_path, agent_text(), PUMASI_BOOT_ADDRESS="127.0.0.1", PUMASI_BOOT_NODE="gpu-7", **env)
     assert result.returncode == 0, result.stderr
-    assert "|hello\n" in result.stdout
+    assert "|hello from gpu-7 False\n" in result.stdout
     assert json.loads((tmp_path / "testament").read_text())["cause"] == "done"

@@ -15,16 +15,17 @@ from pumasi.errors import NotThere, PumasiError, RunBusy
 from pumasi.kube import record as records
 from pumasi.kube.archive import Archive
 from pumasi.kube.archive import read as read_archive
-from pumasi.kube.manifests import DOMAIN, KIND, RUN
+from pumasi.kube.manifests import DOMAIN, KIND, RUN, WAITING
 from pumasi.kube.record import (
     MOST_BYTES,
     MOST_EVENTS,
+    PLACEMENT,
     STALE,
+    WISH,
     Content,
     Record,
     Row,
     list_rows,
-    list_waiting,
     path_of,
     read,
 )
@@ -49,8 +50,13 @@ class Manager:
         self.record = Record(api, NAMESPACE, RUN_ID, name)
         self.reasons: list[PumasiError] = []
         self.wishes: list[bool] = []
+        self.wishers: list[str] = []
         self.record.dismissed = self.reasons.append
-        self.record.stop = self.wishes.append
+        self.record.stop = self._wish
+
+    def _wish(self, force: bool, by: str) -> None:
+        self.wishes.append(force)
+        self.wishers.append(by)
 
     async def create(self, deadline: float = 600.0) -> Record:
         await self.record.create(ASKED, FIELDS, deadline)
@@ -281,13 +287,13 @@ async def test_a_wish_to_stop_is_heard_once(word: str, force: bool) -> None:
     manager = Manager(FakeApi(cluster))
     await manager.create()
     async with manager.attending() as record:
-        annotate(cluster, stop=word)
+        annotate(cluster, **{"stop": word, "stopped-by": "lee from desk"})
         await until(lambda: manager.wishes)
         record.update({"state": "ending"})
         await until(lambda: content(cluster).state["state"] == "ending")
         version = content(cluster).version
         await until(lambda: content(cluster).version != version)
-    assert manager.wishes == [force]
+    assert (manager.wishes, manager.wishers) == ([force], ["lee from desk"])
     assert content(cluster).stop == word
 
 
@@ -455,13 +461,16 @@ async def test_the_anchor_is_left_alone_while_at_least_half_of_the_time_is_left(
         await until(lambda: api.calls >= asked + count)
 
     async with manager.attending() as record:
+        record.update({"state": "running"})
+        await until(lambda: not waiting(cluster))
+        before = patches()
         record.extend(1000.0)
         await beats(4)
-        assert patches() == 0
+        assert patches() == before
         cluster.ahead = 600.0
-        await until(lambda: patches() == 1)
+        await until(lambda: patches() == before + 1)
         await beats(4)
-        assert patches() == 1
+        assert patches() == before + 1
         assert anchor(cluster)["activeDeadlineSeconds"] >= 1590
 
 
@@ -530,29 +539,73 @@ async def test_to_remove_it_removes_all_that_it_owns() -> None:
 # ---- waiting
 
 
+def waiting(cluster: Cluster) -> bool:
+    """Whether other runs see that it waits, and for what."""
+    metadata = cluster.find("jobs", RUN_ID)["metadata"]
+    marked: bool = metadata["labels"].get(WAITING) == "yes"
+    assert marked == (WISH in metadata["annotations"])
+    return marked
+
+
 @asynchronous
 async def test_it_is_among_those_that_wait_until_it_runs_and_when_it_has_to_start_again() -> None:
     api = FakeApi()
     manager = Manager(api)
-
-    async def waiting() -> list[str]:
-        return [thing["metadata"]["name"] for thing in await list_waiting(api, NAMESPACE)]
-
+    manager.record.wish = "the moon"
     await manager.create()
-    assert await waiting() == [RUN_ID]
-    assert await list_waiting(api, "other") == []
+    assert waiting(api.cluster)
     async with manager.attending() as record:
 
-        async def become(state: str) -> None:
+        async def become(state: str, waits: bool) -> None:
             record.update({"state": state})
-            await until(lambda: content(api.cluster).state["state"] == state)
+            await until(lambda: content(api.cluster).state["state"] == state and waiting(api.cluster) is waits)
 
         for state, waits in (("starting", True), ("running", False), ("queued", True), ("ending", False)):
-            await become(state)
-            assert (await waiting() == [RUN_ID]) is waits
+            await become(state, waits)
         record.waits = False
-        await become("starting")
-        assert await waiting() == []
+        await become("starting", False)
+        record.waits = True
+        await until(lambda: waiting(api.cluster))
+
+
+@asynchronous
+async def test_where_it_is_about_to_start_is_told_for_as_long_as_its_pods_may_be_missing() -> None:
+    api = FakeApi()
+    manager = Manager(api)
+    await manager.create()
+
+    def placement() -> str | None:
+        found: str | None = api.cluster.find("jobs", RUN_ID)["metadata"]["annotations"].get(PLACEMENT)
+        return found
+
+    async with manager.attending() as record:
+        record.update({"placement": {"n1": 3}})
+        assert placement() is None
+        record.update({"state": "starting"})
+        await until(lambda: placement() == '{"n1": 3}')
+        record.update({"state": "running"})
+        await until(lambda: placement() is None)
+
+
+@asynchronous
+async def test_one_that_ended_while_it_waited_waits_no_more() -> None:
+    api = FakeApi()
+    record = await Manager(api).create()
+    record.update({"state": "stopped", "ended": 2000.0})
+    await record.finish(60)
+    assert not waiting(api.cluster)
+
+
+@asynchronous
+async def test_to_look_for_room_again_and_again_writes_nothing() -> None:
+    api = FakeApi()
+    record = await Manager(api).create()
+    record.extend(600)
+    record._dirty.clear()
+    for _ in range(3):
+        record.waits = True
+        record.extend(600)
+    assert not record._dirty.is_set()
 
 
 @asynchronous
@@ -569,11 +622,7 @@ async def test_its_age_is_known_once_it_is_there_and_the_same_to_all() -> None:
     record = Record(api, NAMESPACE, RUN_ID, "here/1")
     assert record.age is None
     await record.create(ASKED, FIELDS, 600)
-    assert (
-        record.age
-        == content(api.cluster).age
-        == (the_record(api.cluster)["metadata"]["creationTimestamp"], 1000.5, RUN_ID)
-    )
+    assert record.age == (api.cluster.find("jobs", RUN_ID)["metadata"]["creationTimestamp"], 1000.5, RUN_ID)
     later = Record(api, NAMESPACE, RUN_ID, "there/2")
     await later.claim()
     assert later.age == record.age

@@ -106,6 +106,33 @@ def test_a_pod_that_runs_has_started() -> None:
     assert (seen.started, seen.ended, seen.deleting, seen.disruption) == (True, False, False, "")
 
 
+def conditions(ready: str, reason: str = "", containers: str = "True") -> list[Pod]:
+    about = {"type": "Ready", "status": ready, **({"reason": reason} if reason else {})}
+    return [about, {"type": "ContainersReady", "status": containers}]
+
+
+@pytest.mark.parametrize(
+    ("made", "away"),
+    [
+        (pod(conditions=conditions("True")), False),
+        (pod(conditions=conditions("False")), True),
+        (pod(conditions=conditions("False", "ReadinessGatesNotReady")), False),
+        (pod(conditions=conditions("False", "ContainersNotReady", "False")), False),
+        (pod(conditions=[]), False),
+    ],
+)
+def test_the_cluster_marks_the_pods_of_a_node_that_does_not_answer(made: Pod, away: bool) -> None:
+    assert see(made).away is see(made).is_lost is away
+
+
+def test_a_pod_that_has_ended_is_not_away_but_its_node_may_have_been() -> None:
+    """The node came back, after the cluster had given up its pods."""
+    taken = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager", "message": "Taint"}
+    seen = see(ended(0, 143, conditions=[*conditions("False"), taken]))
+    assert not seen.away
+    assert seen.is_lost
+
+
 def test_a_pod_that_succeeded_has_ended_with_0() -> None:
     seen = see(ended(0, 0, {"cause": "done"}))
     assert (seen.started, seen.ended, seen.code, seen.testament) == (True, True, 0, {"cause": "done"})
@@ -200,14 +227,33 @@ def test_a_disruption_that_did_not_come_to_pass_is_none() -> None:
 # ---- no place
 
 
-def test_a_pod_that_the_scheduler_can_not_place_may_be_placed_later() -> None:
-    said = (
-        "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 node(s) didn't match Pod's node affinity/selector."
-    )
-    refusal = sight.refusal(unplaced(said))
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            "1 Insufficient nvidia.com/gpu, 2 node(s) didn't match Pod's node affinity/selector. no new claims to "
+            "deallocate, preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod.",
+            "of 3 nodes, 1 has too little nvidia.com/gpu free",
+        ),
+        ("2 Insufficient cpu, 1 Too many pods.", "of 3 nodes, 2 have too little cpu free, 1 has too many pods"),
+        (
+            "1 node(s) had untolerated taint {only: me}, 1 node(s) had untolerated taint {gone: }, "
+            "1 node(s) were unschedulable. preemption: 0/3 nodes are available: 3 Preemption is not helpful.",
+            "of 3 nodes, 1 has the taint only: me, 1 has the taint gone, 1 has been cordoned",
+        ),
+        ("3 node(s) had volume node affinity conflict.", "of 3 nodes, 3 had volume node affinity conflict"),
+        (
+            "3 node(s) didn't match Pod's node affinity/selector.",
+            "it may go to none of 3 nodes (node selector, affinity)",
+        ),
+        ('persistentvolumeclaim "data" not found.', 'persistentvolumeclaim "data" not found'),
+    ],
+)
+def test_what_the_scheduler_says_is_told_in_words(said: str, words: str) -> None:
+    refusal = sight.refusal(unplaced(f"0/3 nodes are available: {said}"))
     assert refusal is not None
-    assert refusal.reason == f"The cluster's scheduler has no place for it: {said}"
-    assert not refusal.hopeless
+    assert refusal.reason == f"The cluster's scheduler has no place for it: {words}."
+    assert refusal.hopeless is ("not found" in said)
 
 
 @pytest.mark.parametrize(
@@ -296,9 +342,98 @@ def test_what_the_api_does_not_take_may_be_taken_later_or_never(said: str, reaso
     assert bool(refusal.hint) is hopeless
 
 
+def test_a_hint_begins_its_line_for_kubectl_as_it_is_told_to() -> None:
+    quota = "exceeded quota: few, requested: pods=1, used: pods=0, limited: pods=0"
+    begin = "kubectl --context lab -n team"
+    assert sight.rejection(quota, kubectl=begin).hint.endswith(f": {begin} describe quota")
+    missing = unplaced('0/3 nodes are available: persistentvolumeclaim "data" not found.')
+    refused, hindered = sight.refusal(missing, begin), sight.hindrance(missing, begin)
+    assert refused is not None
+    assert refused.hint.endswith(f": {begin} get pvc")
+    assert hindered is not None
+    assert hindered.hint == refused.hint
+
+
 def test_a_priority_class_that_is_not_there_is_told_with_where_to_find_one() -> None:
     hint = sight.rejection('pods "p" is forbidden: no PriorityClass with name nosuch was found').hint
     assert hint == "--priority-class takes one of those that `kubectl get priorityclasses` lists."
+
+
+@pytest.mark.parametrize(
+    ("missing", "hint"),
+    [
+        (
+            "limits.memory for: main",
+            "The quota mem wants to know how much is asked for: add --memory (as in --memory 4Gi).",
+        ),
+        ("requests.cpu for: main", "The quota mem wants to know how much is asked for: add --cpus (as in --cpus 1)."),
+        (
+            "limits.cpu for: main; requests.memory for: main",
+            "The quota mem wants to know how much is asked for: add --memory (as in --memory 4Gi), and "
+            "--cpus 1 and --set spec.containers[0].resources.limits.cpu=N (N for all slots of a pod).",
+        ),
+        ("limits.memory for: a", "--set can add what the quota mem wants each container to name."),
+    ],
+)
+def test_a_quota_that_wants_an_amount_named_is_answered_with_the_option_that_names_it(missing: str, hint: str) -> None:
+    said = f'pods "p" is forbidden: failed quota: mem: must specify {missing}'
+    assert sight.rejection(said, patched=False).hint == hint
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'Pod "p" is invalid: spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None',
+        'Pod in version "v1" cannot be handled as a Pod: json: cannot unmarshal string into Go struct field',
+    ],
+)
+def test_an_invalid_object_is_no_matter_for_an_administrator_but_for_who_set_it(said: str) -> None:
+    assert sight.rejection(said, patched=True).hint == "Check what --set changes: kubectl explain pod.spec"
+    assert sight.rejection(said, patched=False).hint == ""
+
+
+def test_what_a_policy_forbids_an_administrator_can_allow() -> None:
+    said = 'pods "p" is forbidden: ValidatingAdmissionPolicy "x" denied request: this is invalid: no'
+    assert sight.rejection(said, patched=True).hint.startswith("An administrator of the namespace can allow it")
+
+
+# ---- init containers
+
+
+def init_failed(**terminated: Any) -> Pod:
+    state = {"terminated": {"exitCode": 3, "reason": "Error", **terminated}}
+    made = pod(1, "Failed", {"waiting": {"reason": "PodInitializing"}})
+    made["spec"]["initContainers"] = [{"name": "a", "image": IMAGE}]
+    made["status"]["initContainerStatuses"] = [{"name": "a", "state": state}]
+    return made
+
+
+def test_an_init_container_that_fails_is_told_by_name_with_its_code_and_its_last_words() -> None:
+    facts = sight.failed_init(init_failed(message="no such\x1b bucket\n"))
+    assert facts is not None
+    outcome = outcome_of(facts, NODES, 2)
+    assert (outcome.verdict, outcome.code) == (Verdict.FAILED, 3)
+    assert outcome.reason == "The init container a of the pod on gpu-b failed, with exit code 3."
+    assert len(outcome.tail) == 1
+    assert "\x1b" not in outcome.tail[0]
+
+
+def test_an_init_container_whose_memory_ran_out_is_told_as_that() -> None:
+    facts = sight.failed_init(init_failed(exitCode=137, reason="OOMKilled"))
+    assert facts is not None
+    assert facts["reason"] == "The init container a of the pod on gpu-b failed, because memory ran out."
+
+
+def test_an_init_container_that_was_taken_away_or_runs_beside_has_not_failed() -> None:
+    beside = init_failed()
+    beside["spec"]["initContainers"][0]["restartPolicy"] = "Always"
+    evicted = init_failed()
+    evicted["status"] |= {"reason": "Evicted", "message": "The node was low on memory"}
+    begun = init_failed()
+    begun["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 1}}
+    unknown = init_failed(exitCode=137, reason="ContainerStatusUnknown")
+    for made in (deleted(init_failed()), beside, evicted, begun, unknown, init_failed(exitCode=0)):
+        assert sight.failed_init(made) is None
 
 
 # ---- containers that do not start
@@ -355,11 +490,16 @@ def test_a_container_whose_configuration_may_still_come_and_one_that_will_not(
         assert facts["hint"] == ""
 
 
+def test_what_a_restricted_namespace_refuses_is_not_answered_with_the_option_that_caused_it() -> None:
+    said = 'pods "p" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true'
+    assert sight.rejection(said).hint.startswith("Without --as-image-user and --set, pods keep to the Pod Security")
+
+
 def test_an_image_that_wants_to_be_root_is_told_what_to_do() -> None:
     said = "container has runAsNonRoot and image will run as root (pod: train, container: main)"
     facts = sight.stuck(waiting("CreateContainerConfigError", said), 0)
     assert facts is not None
-    assert "--as-image-user" in facts["hint"]
+    assert facts["hint"] == "Without --as-image-user the container runs as user 1000."
 
 
 @pytest.mark.parametrize(
@@ -507,8 +647,26 @@ def test_a_pod_that_is_late_is_named_with_what_the_cluster_says_about_it() -> No
     with_event = sight.lateness(see(late), late, [event])
     assert with_event == 'the pod on gpu-b did not start: MountVolume.SetUp failed: configmap "nothing" not found'
     assert sight.lateness(see(late), late, []) == "the pod on gpu-b did not start: ContainerCreating"
+    hostile = sight.lateness(see(late), late, [{"message": "\x1b[2J\x07failed"}])
+    assert hostile == "the pod on gpu-b did not start: [2J failed"
     told = outcome_of({"cause": "late", "who": with_event}, NODES, 2)
     assert (told.verdict, told.node, told.rank) == (Verdict.LOST, None, None)
+
+
+def test_a_pod_that_no_scheduler_has_looked_at_is_late_because_of_the_one_that_it_names() -> None:
+    late = pod()
+    del late["spec"]["nodeName"]
+    late["spec"]["schedulerName"] = "foo"
+    late["status"] = {"phase": "Pending"}
+    said = sight.lateness(see(late), late, [])
+    assert said == f"the pod {late['metadata']['name']} did not start: the scheduler foo has not answered"
+    gated = {"reason": "SchedulingGated", "message": "Scheduling is blocked due to non-empty scheduling gates"}
+    late["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", **gated}]
+    assert sight.lateness(see(late), late, []).endswith(
+        " did not start: Scheduling is blocked due to non-empty scheduling gates"
+    )
+    late["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+    assert sight.lateness(see(late), late, []).endswith(" did not start")
 
 
 @pytest.mark.parametrize("made", [pod(), ended(0, 1), ended(0, 0), waiting("ContainerCreating")])
@@ -623,6 +781,34 @@ def test_a_chief_that_said_nothing_was_killed_whatever_the_others_saw() -> None:
     saw = {"cause": "hub lost"}
     pods = [ended(0, 137), ended(1, 1, saw)]
     assert verdict(*pods, told=saw) == (Verdict.LOST, "Node gpu-a was lost: its agent was killed.")
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("PermissionError: [Errno 13] Permission denied: '/volume/pumasi'", True),
+        ("PermissionError: [Errno 13] Permission denied: '/volume'", True),
+        ("PermissionError: [Errno 13] Permission denied: '/volumes/x'", False),
+        ("PermissionError: [Errno 13] Permission denied: '/ro/x'", False),
+        ("PermissionError: [Errno 13] Permission denied: '/etc/x'", False),
+        ("ValueError: '/volume/pumasi'", False),
+    ],
+)
+def test_a_volume_that_does_not_let_its_group_write_is_told_with_the_ways_out(line: str, hint: bool) -> None:
+    made = pod()
+    claim: Pod = {"persistentVolumeClaim": {"claimName": "files"}}
+    made["spec"]["volumes"] = [{"name": "a", **claim}, {"name": "b", **claim}, {"name": "shm", "emptyDir": {}}]
+    made["spec"]["containers"][0]["volumeMounts"] = [
+        {"name": "a", "mountPath": "/volume"},
+        {"name": "b", "mountPath": "/ro", "readOnly": True},
+        {"name": "shm", "mountPath": "/etc"},
+    ]
+    said = sight.closed_volume(made, ["Traceback", line])
+    assert bool(said) is hint
+    if hint:
+        assert "fsGroup" in said
+        assert "--as-image-user" in said
+    assert sight.closed_volume(pod(), [line]) == ""
 
 
 def test_every_verdict_can_be_told() -> None:

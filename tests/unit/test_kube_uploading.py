@@ -213,3 +213,39 @@ def test_the_pod_has_few_rights_and_an_end() -> None:
     assert_restricted(spec)
     (container,) = spec["containers"]
     assert container["env"][0]["valueFrom"] == {"secretKeyRef": {"name": "upload-1", "key": "token"}}
+
+
+# ---- folders
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    (folder / "more").mkdir(parents=True)
+    (folder / "a.npz").write_text("a")
+    (folder / "more" / "b.npz").write_text("b")
+    return folder
+
+
+def test_a_folder_is_sent_file_by_file_and_a_link_in_it_as_what_it_points_to(data: Path, tmp_path: Path) -> None:
+    (data / "c.npz").symlink_to("more/b.npz")
+    (data / "again").symlink_to("more")
+    (data / "nowhere").symlink_to("nothing")
+    (tmp_path / "named").symlink_to(data)
+    found = uploading.files_of("d", tmp_path / "named")
+    assert {path: file.read_text() for path, file in found.items()} == {
+        "d/a.npz": "a",
+        "d/c.npz": "b",
+        "d/more/b.npz": "b",
+    }
+    assert uploading.files_of("d", data / "c.npz") == {"d": data / "c.npz"}
+
+
+@pytest.mark.parametrize("target", ["key", "."])
+def test_a_link_that_leads_out_of_a_folder_is_refused(data: Path, tmp_path: Path, target: str) -> None:
+    (tmp_path / "key").write_text("secret")
+    (data / "more" / "link").symlink_to(tmp_path / target)
+    with pytest.raises(UsageError) as caught:
+        uploading.files_of("d", data)
+    assert caught.value.message == f"{data} has links that lead out of it: more/link."
+    assert caught.value.hint.endswith("cp -rL data data-copy")

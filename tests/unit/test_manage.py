@@ -11,6 +11,7 @@ from pumasi.core.flows.single import Single
 from pumasi.core.manage import (
     CONFIRM,
     FREE_RESTARTS,
+    TELL_AGAIN,
     Abandon,
     Action,
     Begun,
@@ -27,6 +28,7 @@ from pumasi.core.manage import (
     Policy,
     Refused,
     Restarting,
+    RoomChanged,
     RunState,
     Started,
     StopAsked,
@@ -168,6 +170,60 @@ class TestRoom:
         assert story.hears(Tick(1), Refused(1, "main", 0, "busy")) == []
         assert story.hears(Tick(3), Refused(3, "main", 0, "busier")) == [Waiting("main", 0, "busier")]
 
+    def test_who_waits_looks_again_as_soon_as_something_has_changed(self) -> None:
+        story = Story()
+        story.hears(Begun(0), Refused(0, "main", 0, "busy"))
+        assert story.hears(RoomChanged(0.2)) == [Place("main", 0)]
+
+    def test_what_changes_during_a_look_is_worth_another_one(self) -> None:
+        story = Story()
+        assert story.hears(Begun(0), RoomChanged(0.1)) == []
+        assert story.hears(Refused(0.2, "main", 0, "busy")) == [Waiting("main", 0, "busy"), Place("main", 0)]
+        assert story.hears(Refused(0.3, "main", 0, "busy")) == []
+
+    def test_who_was_turned_away_keeps_its_pause_whatever_changes(self) -> None:
+        story = Story().launched()
+        story.hears(TurnedAway(5, "main", 0, "No place.", patience=1.5))
+        assert story.hears(RoomChanged(5.1)) == []
+        assert story.state.wake == 6.5
+
+    def test_that_a_run_has_waited_for_long_does_not_stretch_its_first_pause(self) -> None:
+        story = Story()
+        story.hears(Begun(0))
+        for at in range(8):
+            story.hears(Refused(at, "main", 0, "busy"), RoomChanged(at))
+        story.hears(Placed(9, "main", 0, ROOM), TurnedAway(10, "main", 0, "No place."))
+        assert story.state.wake == 11
+
+    def test_a_change_means_nothing_to_what_runs_or_starts_again_later(self) -> None:
+        story = Story().running()
+        assert story.hears(RoomChanged(1)) == []
+        story.hears(Ended(2, "main", 0, LOST, spends_restart=False))
+        assert story.hears(RoomChanged(2.1)) == []
+
+    def test_who_holds_what_it_needs_is_told_again_when_that_changes(self) -> None:
+        """Not when only the minutes have passed, and not too often."""
+        story = Story()
+
+        def told(at: float, waiting: str, gist: str) -> list[str]:
+            refused = Refused(at, "main", 0, "busy", waiting=waiting, gist=gist)
+            return [each.reason for each in story.hears(RoomChanged(at), refused) if isinstance(each, Waiting)]
+
+        story.hears(Begun(0))
+        assert told(0, "a, 1 min", "a") == ["a, 1 min"]
+        assert told(TELL_AGAIN, "a, 2 min", "a") == []
+        assert told(TELL_AGAIN, "b, 1 s", "b") == ["b, 1 s"]
+        assert told(TELL_AGAIN + 1, "c, 1 s", "c") == []
+        assert told(2 * TELL_AGAIN, "c, 5 s", "c") == ["c, 5 s"]
+
+    def test_who_lost_a_race_learns_at_once_who_holds_what_it_needs(self) -> None:
+        story = Story()
+        story.hears(Begun(0), Refused(0, "main", 0, "Another run was faster."))
+        holder = Refused(0.1, "main", 0, "busy", waiting="a, 1 s", gist="a")
+        assert [each.reason for each in story.hears(RoomChanged(0.1), holder) if isinstance(each, Waiting)] == [
+            "a, 1 s"
+        ]
+
     def test_what_can_never_fit_fails_at_once_even_with_restarts(self) -> None:
         story = Story(Policy(restarts=3))
         refused = Refused(0, "main", 0, "9 slots of 3.", hopeless=True, hint="Ask for 3.")
@@ -249,6 +305,12 @@ class TestStop:
         story = Story(Policy(restarts=3)).running()
         assert story.hears(StopAsked(5, outcome=gone)) == [End("main", 0, 15, "Somebody deleted it.")]
         assert finish(story.hears(StopAsked(6), Ended(7, "main", 0, FAILED))) == gone
+
+    def test_who_asked_for_it_is_told_though_the_gang_knows_only_that_it_was_stopped(self) -> None:
+        by_kim = Outcome(Verdict.STOPPED, "Stopped by kim from laptop.")
+        story = Story().running()
+        story.hears(StopAsked(5, outcome=by_kim))
+        assert finish(story.hears(Ended(7, "main", 0, Outcome(Verdict.STOPPED, "Stopped on request.")))) == by_kim
 
     def test_with_grace_then_by_force(self) -> None:
         story = Story(Policy(grace=15)).running()

@@ -226,6 +226,84 @@ OBJECTS: dict[str, Reading] = {
     "TrainOutput(global_step=100, training_loss=0.5, metrics={})": Reading({"training_loss": 0.5}, 100),
 }
 
+# What the official examples of the frameworks print, beyond the lines above.
+
+HOROVOD: dict[str, Reading] = {
+    "Step #10\tLoss: 0.016614": Reading({"loss": 0.016614}, 10),
+    "[1,0]<stdout>:Step #10\tLoss: 0.016614": Reading({"loss": 0.016614}, 10),
+    "Train Epoch     #1:  50%|█████     | 10/20 [00:10<00:10,  1.0s/it, loss=6.9, accuracy=0.3]": (
+        Reading({"loss": 6.9, "accuracy": 0.3}, 10, 1)
+    ),
+    "Validate Epoch  #1: 100%|██████████| 10/10 [00:10<00:00,  1.0s/it, loss=2.1, accuracy=30.5]": (
+        Reading({"val_loss": 2.1, "val_accuracy": 30.5}, 10, 1)
+    ),
+    "[Epoch 0 Batch 100] Training: accuracy=0.5, top-5=0.9": Reading({"accuracy": 0.5, "top_5": 0.9}, 100, 0),
+    "INFO:root:Epoch[0] Batch [100]\tSpeed: 1234.56 samples/sec\taccuracy=0.512": Reading({"accuracy": 0.512}, 100, 0),
+    "Average loss at step  2000 :  112.3": Reading({"average_loss": 112.3}, 2000),
+    "{'accuracy': 0.97, 'loss': 0.09, 'global_step': 10000}": Reading({"accuracy": 0.97, "loss": 0.09}, 10000),
+}
+
+HUGGING_FACE: dict[str, Reading] = {
+    "epoch 0: {'accuracy': 0.68, 'f1': 0.81}": Reading({"accuracy": 0.68, "f1": 0.81}, None, 0),
+    "epoch 1: 45.00": Reading({"value": 45.0}, None, 1),
+    "epoch 1: 45.00%": Reading({"value": 0.45}, None, 1),
+    "11/18/2026 01:00:00 - INFO - __main__ - epoch 1: 45.00": Reading({"value": 45.0}, None, 1),
+    "INFO:__main__:Epoch 1/3: 0.45": Reading({"value": 0.45}, None, 1),
+    "step 10: 0.5": Reading({"value": 0.5}, 10),
+    "Average test metrics from all folds: {'accuracy': 0.84, 'f1': 0.89}": Reading({"accuracy": 0.84, "f1": 0.89}),
+    "11/18/2026 01:00:00 - INFO - __main__ - epoch 0: perplexity: 23.1 eval_loss: 3.1": (
+        Reading({"perplexity": 23.1, "eval_loss": 3.1}, None, 0)
+    ),
+    "  train_loss               =     0.1234": Reading({"train_loss": 0.1234}),
+    "  eval_accuracy            =     0.8505": Reading({"eval_accuracy": 0.8505}),
+    "epoch 0: validation loss: 0.512345": Reading({"validation_loss": 0.512345}, None, 0),
+    "epoch 1: tensor(0.5)": Reading({"value": 0.5}, None, 1),
+    "Step 10/1000 | Average steps/second: 1.23 | Loss: 1.2345": Reading({"loss": 1.2345}, 10),
+}
+
+FLAX_AND_JAX: dict[str, Reading] = {
+    "I1118 01:00:00.123456 140 logging_writer.py:48] [10] accuracy=0.5, loss=1.23": (
+        Reading({"accuracy": 0.5, "loss": 1.23}, 10)
+    ),
+    "train epoch 001 loss 0.6931 accuracy 60.12": Reading({"loss": 0.6931, "accuracy": 60.12}, None, 1),
+    "eval epoch: 1, loss: 110.1234, BCE: 90.1234, KLD: 20.1234": (
+        Reading({"eval_loss": 110.1234, "eval_bce": 90.1234, "eval_kld": 20.1234}, None, 1)
+    ),
+    "train step: 0, loss: 2.5, accuracy: 20.10": Reading({"loss": 2.5, "accuracy": 20.1}, 0),
+}
+
+MORE_PYTORCH: dict[str, Reading] = {
+    "===> Epoch[1](1/50): Loss: 0.1234": Reading({"loss": 0.1234}, None, 1),
+    "===> Epoch 1 Complete: Avg. Loss: 0.1234": Reading({"avg_loss": 0.1234}, None, 1),
+    "===> Avg. PSNR: 22.1234 dB": Reading({"avg_psnr": 22.1234}),
+    "Tue Nov 18 01:00:00 2026\tEpoch 1:\t[2000/123287]\tcontent: 123.4\tstyle: 12.3\ttotal: 140.1": (
+        Reading({"content": 123.4, "style": 12.3, "total": 140.1}, 2000, 1)
+    ),
+    "12345\tTrain Epoch: 1 [0/60000 (0%)]\tLoss: 2.300000": Reading({"loss": 2.3}, 0, 1),
+    "Epoch 0001 (0.123s) loss_train: 1.9451 loss_val: 1.9441 acc_val: 0.35": (
+        Reading({"loss_train": 1.9451, "loss_val": 1.9441, "acc_val": 0.35}, None, 1)
+    ),
+    "[GPU0] Epoch 1 | Iter 0 | Train Loss 2.30542": Reading({"train_loss": 2.30542}, 0, 1),
+    "Epoch: 1, Train loss: 5.344, Val loss: 4.114, Epoch time = 33.123s": (
+        Reading({"train_loss": 5.344, "val_loss": 4.114}, None, 1)
+    ),
+}
+
+MORE_KERAS: dict[str, Reading] = {
+    "discriminator loss at step 0: 0.68": Reading({"discriminator_loss": 0.68}, 0),
+    "running reward: 8.80 at episode 10": Reading({"running_reward": 8.8}, 10),
+    "Episode * 10 * Avg Reward is ==> -300.1": Reading({"avg_reward": -300.1}),
+    "Solved! Running reward is now 200.1 and the last episode runs to 500 time steps!": (
+        Reading({"running_reward": 200.1})
+    ),
+    "Finished epoch 0, accuracy is 0.675000.": Reading({"accuracy": 0.675}, None, 0),
+    "313/313 - 1s - loss: 0.0738 - accuracy: 0.9788 - 533ms/epoch - 2ms/step": (
+        Reading({"loss": 0.0738, "accuracy": 0.9788}, 313)
+    ),
+}
+
+EXAMPLES = {**HOROVOD, **HUGGING_FACE, **FLAX_AND_JAX, **MORE_PYTORCH, **MORE_KERAS}
+
 NOTHING = [
     "",
     "   ",
@@ -311,6 +389,21 @@ NOTHING = [
     "python train.py --target-acc 0.9 --epochs 3",
     "Found 60000 images belonging to 10 classes.",
     "Step 1/5: preparing 3 files",
+    "Epoch 3: finished gradual learning rate warmup to 0.002.",
+    "Iter #3: 123.4 img/sec per GPU",
+    "I1118 01:00:00.123456 140 logging_writer.py:83] [5] Hyperparameters: {'lr': 0.1}",
+    "Learning rate for epoch 1 is 0.0010000000474974513",
+    "  train_runtime            = 0:01:02.31",
+    "Seen so far: 12864 samples",
+    "Time for epoch 3: 12.5",
+    "Time taken for epoch 3: 12.5",
+    "lr at step 10: 0.001",
+    "epoch 2: 12",
+    "epoch 2: 12.3s",
+    "epoch 2: 1.5 sec",
+    "epoch 2: 0.5 0.25",
+    "epoch 3: 10.0.0.7",
+    "step 3: version 1.5",
 ]
 
 
@@ -319,9 +412,9 @@ def same(one: Reading | None, other: Reading | None) -> bool:
     return repr(one) == repr(other)
 
 
-@pytest.mark.parametrize("line", [*KERAS, *TENSORFLOW, *PYTORCH, *OTHERS, *PLAIN, *OBJECTS])
+@pytest.mark.parametrize("line", [*KERAS, *TENSORFLOW, *PYTORCH, *OTHERS, *PLAIN, *OBJECTS, *EXAMPLES])
 def test_a_line_that_people_read_as_metrics_is_read_so(line: str) -> None:
-    expected = {**KERAS, **TENSORFLOW, **PYTORCH, **OTHERS, **PLAIN, **OBJECTS}[line]
+    expected = {**KERAS, **TENSORFLOW, **PYTORCH, **OTHERS, **PLAIN, **OBJECTS, **EXAMPLES}[line]
     assert same(parse_line(line), expected), parse_line(line)
     assert same(MetricParser().feed(0, line.encode()), expected)
 

@@ -26,7 +26,7 @@ from tests.serving import asynchronous, until
 RUN = "train-abcde"
 DONE = {"cause": "done"}
 FAILED = {"cause": "exit", "rank": 0, "node": 0, "code": 3, "tail": ["ValueError"]}
-QUOTA = 'pods "x" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2'
+QUOTA = 'pods "x" is forbidden: exceeded quota: few, requested: pods=1, used: pods={0}, limited: pods={0}'
 
 
 @pytest.fixture(autouse=True)
@@ -211,6 +211,23 @@ async def test_a_program_that_fails_is_told_as_its_agent_tells_it() -> None:
 
 
 @asynchronous
+async def test_a_program_that_may_not_write_to_its_volume_is_told_what_to_do() -> None:
+    outcome = {**FAILED, "tail": ["PermissionError: [Errno 13] Permission denied: '/volume/x'"]}
+    async with begun(1) as play:
+        change = {
+            "containers": [{"name": "main", "image": "a", "volumeMounts": [{"name": "files", "mountPath": "/volume"}]}],
+            "volumes": [{"name": "files", "persistentVolumeClaim": {"claimName": "files"}}],
+        }
+        play.cluster.change("pods", play.names[0], {"spec": change})
+        await play.whole()
+        play.ends_with(outcome, 1)
+        await play.over()
+        ended = outcome_of(play.sink.end, play.order.nodes, 1)
+        assert ended.reason == "The program on node-0 failed, with exit code 3."
+        assert "fsGroup" in ended.hint
+
+
+@asynchronous
 async def test_the_chiefs_words_outrank_those_of_a_member() -> None:
     async with running() as play:
         play.ends_with({"cause": "hub lost"}, 1, index=1)
@@ -258,6 +275,43 @@ async def test_a_pod_whose_memory_ran_out_is_told_as_that() -> None:
         assert play.sink.end == {"cause": "oom", "node": 1}
 
 
+# ---- init containers
+
+
+def fail_init(play: Scene, index: int, code: int = 3) -> None:
+    """As a kubelet shows it: our container waits for ever."""
+    name = play.names[index]
+    play.cluster.change("pods", name, {"spec": {"nodeName": f"node-{index}"}})
+    init = {"name": "a", "state": {"terminated": {"exitCode": code, "reason": "Error"}}}
+    waiting = {"waiting": {"reason": "PodInitializing"}}
+    play.cluster.logs[f"{name}/a"] = [b"no such bucket"]
+    play.cluster.set_state(name, "Failed", waiting, initContainerStatuses=[init])
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@asynchronous
+async def test_an_init_container_that_fails_is_the_runs_failure_with_what_it_said_last(nodes: int) -> None:
+    async with begun(nodes) as play:
+        fail_init(play, nodes - 1)
+        await play.over()
+        ended = outcome_of(play.sink.end, play.order.nodes, nodes)
+        assert ended.verdict is Verdict.FAILED
+        assert ended.reason == f"The init container a of the pod on node-{nodes - 1} failed, with exit code 3."
+        assert list(ended.tail) == ["no such bucket"]
+        assert play.sink.end.get("spends", True)
+
+
+@asynchronous
+async def test_an_init_container_that_failed_before_its_run_was_adopted_is_told_as_that() -> None:
+    async with scene() as play:
+        play.put()
+        for index in range(2):
+            fail_init(play, index)
+        play.adopt(ran=False)
+        await play.over()
+        assert play.sink.end["reason"] == "The init container a of the pod on node-0 failed, with exit code 3."
+
+
 # ---- all or nothing
 
 
@@ -273,7 +327,7 @@ async def test_one_pod_that_finds_no_place_takes_all_of_them_back() -> None:
         unschedulable(play, 2)
         await play.over()
         reason, hopeless, _ = play.sink.refusal
-        assert reason == "The cluster's scheduler has no place for it: 0/3 nodes are available: 3 Insufficient cpu."
+        assert reason == "The cluster's scheduler has no place for it: of 3 nodes, 3 have too little cpu free."
         assert not hopeless
         assert play.cluster.names("pods") == []
         assert set(play.api.graces) == {1}
@@ -289,8 +343,17 @@ async def test_a_node_that_turns_a_pod_away_refuses_the_gang() -> None:
         assert play.cluster.names("pods") == []
 
 
+@pytest.mark.parametrize(
+    ("limit", "reason", "hopeless"),
+    [
+        (5, "The quota few does not allow it: requested pods=1, limited to pods=5.", False),
+        (4, "The quota few does not allow it: requested pods=5 in all, limited to pods=4.", True),
+    ],
+)
 @asynchronous
-async def test_a_quota_that_ends_in_the_middle_of_the_gang_refuses_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_quota_that_ends_in_the_middle_of_the_gang_refuses_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, limit: int, reason: str, hopeless: bool
+) -> None:
     monkeypatch.setattr(pods_module, "AT_ONCE", 1)
     api = FakeApi()
     asked: list[str] = []
@@ -298,15 +361,14 @@ async def test_a_quota_that_ends_in_the_middle_of_the_gang_refuses_all_of_it(mon
     def admit(pod: Object) -> None:
         asked.append(pod["metadata"]["name"])
         if len(asked) == 3:
-            raise Forbidden("The cluster does not allow it.", said=QUOTA)
+            raise Forbidden("The cluster does not allow it.", said=QUOTA.format(limit))
 
     api.cluster.admit = admit
     async with scene(5, api) as play:
+        play.gang.needs = {"pods": 5}
         play.begin()
         await play.over()
-        reason, hopeless, _ = play.sink.refusal
-        assert reason == "The quota few does not allow it: requested pods=1, limited to pods=2."
-        assert not hopeless
+        assert play.sink.refusal[:2] == (reason, hopeless)
         assert asked == play.names[:3]
         assert play.cluster.names("pods") == []
 
@@ -458,7 +520,8 @@ async def test_who_is_late_is_named_when_the_gang_is_ended_before_it_was_whole()
         await until(lambda: play.gang._objects[play.names[1]]["spec"].get("nodeName"))
         play.gang.end(15.0)
         await play.over()
-        assert play.sink.end == {"cause": "late", "who": "the pod on node-1 did not start: MountVolume failed"}
+        said = "the pod on node-1 did not start: MountVolume failed"
+        assert play.sink.end == {"cause": "late", "who": said, "hint": ""}
         assert play.api.graces == [1]
         assert play.cluster.names("pods") == []
 
@@ -523,6 +586,152 @@ async def test_a_pod_on_a_lost_node_is_given_up_when_nothing_of_it_can_live_any_
         assert play.gang.lost_nodes == {"node-1"}
         assert play.api.graces[-1] == 0
         assert play.cluster.names("pods") == [play.names[0], play.names[2]]
+
+
+def set_ready(play: Scene, index: int, *, node: bool) -> None:
+    """As the cluster marks a pod whose node does not answer, or does again."""
+    conditions = [{"type": "Ready", "status": str(node)}, {"type": "ContainersReady", "status": "True"}]
+    play.cluster.change("pods", play.names[index], {"status": {"conditions": conditions}})
+
+
+def notes(play: Scene) -> list[str]:
+    return [said["text"] for said in play.sink.words if said["event"] == "note"]
+
+
+@asynchronous
+async def test_a_single_pod_whose_node_does_not_answer_is_given_up_after_its_silence() -> None:
+    """Though its end would take a grace and a margin more, if anybody could hear of it."""
+    async with running(1) as play:
+        play.cluster.dead_nodes = {"node-0"}
+        set_ready(play, 0, node=False)
+        await play.over()
+        assert notes(play) == ["node-0 does not answer (NotReady); in 0.05 s the run starts again elsewhere."]
+        assert play.sink.end["reason"] == "The pod on node-0 was lost: its node does not answer."
+        assert play.sink.end["spends"] is False
+        assert play.gang.lost_nodes == {"node-0"}
+        assert play.api.graces == [0]
+
+
+@asynchronous
+async def test_a_single_pod_whose_node_answers_again_in_time_goes_on() -> None:
+    async with running(1) as play:
+        play.gang.silence = 60.0
+        set_ready(play, 0, node=False)
+        await until(lambda: notes(play))
+        set_ready(play, 0, node=True)
+        await until(lambda: len(notes(play)) == 2)
+        assert notes(play)[1] == "node-0 answers again; the run goes on."
+        play.all_done()
+        await play.over()
+        assert play.sink.end == DONE
+        assert play.gang.lost_nodes == set()
+        assert play.api.graces == []
+
+
+@asynchronous
+async def test_a_gang_of_several_pods_decides_by_itself_whether_a_node_is_lost() -> None:
+    async with running(2) as play:
+        set_ready(play, 1, node=False)
+        await until(lambda: notes(play))
+        assert notes(play) == ["node-1 does not answer (NotReady)."]
+        play.all_done()
+        await play.over()
+        assert play.sink.end == DONE
+
+
+@asynchronous
+async def test_a_cluster_that_reaches_none_of_its_nodes_costs_no_single_pod_its_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is the cluster that is cut off: Kubernetes itself deletes nothing then."""
+    monkeypatch.setattr(pods_module, "AGAIN", 0.01)
+    async with running(1) as play:
+        asked: list[str] = []
+
+        async def all_are_away(path: str, **_: Any) -> list[Object]:
+            asked.append(path)
+            return [
+                {"metadata": {"name": "node-0"}, "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+            ]
+
+        monkeypatch.setattr(play.api, "list", all_are_away)
+        set_ready(play, 0, node=False)
+        await until(lambda: len(asked) >= 3)
+        set_ready(play, 0, node=True)
+        await until(lambda: len(notes(play)) == 2)
+        play.all_done()
+        await play.over()
+        assert play.sink.end == DONE
+        assert play.api.graces == []
+
+
+@pytest.mark.parametrize("trouble", ["forbidden", "unreachable"])
+@asynchronous
+async def test_a_single_pod_is_left_to_kubernetes_where_nobody_can_tell_whether_any_node_is_ready(
+    monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """It deletes the pod when the node stays away, unless it is cut off from all of them."""
+    monkeypatch.setattr(pods_module, "AGAIN", 0.01)
+    async with running(1) as play:
+        refusal = Forbidden("no") if trouble == "forbidden" else Unreachable("no")
+
+        def refuse(verb: str, path: str) -> None:
+            if (verb, path) == ("list", "/api/v1/nodes"):
+                raise refusal
+
+        play.api.before = refuse
+        play.cluster.dead_nodes = {"node-0"}
+        set_ready(play, 0, node=False)
+        await until(lambda: play.api.requests.count(("list", "/api/v1/nodes")) >= 3)
+        assert (play.api.graces, play.task.done()) == ([], False)
+        assert len(notes(play)) == (2 if trouble == "forbidden" else 1)
+        play.cluster.delete(Key("pods", NAMESPACE, play.names[0]), 30)
+        await play.over()
+        assert play.sink.end["reason"] == "The pod on node-0 was lost: its node does not answer."
+        assert play.gang.lost_nodes == {"node-0"}
+        assert play.api.graces == [0]
+
+
+@pytest.mark.usefixtures("impatient")
+@asynchronous
+async def test_a_node_that_is_marked_late_does_not_put_the_end_of_a_gang_off() -> None:
+    async with running(2) as play:
+        play.cluster.dead_nodes = {"node-1"}
+        play.ends_with({"cause": "silent", "node": 1}, 1)
+        await until(lambda: play.gang._deadline is not None)
+        before = play.gang._deadline
+        set_ready(play, 1, node=False)
+        await until(lambda: play.gang._missed)
+        assert play.gang._deadline in (before, None)
+        await play.over()
+        assert play.gang.lost_nodes == {"node-1"}
+
+
+@asynchronous
+async def test_a_node_is_avoided_whoever_removed_the_pod_that_was_lost_there() -> None:
+    async with running(1) as play:
+        play.gang.silence = 60.0
+        set_ready(play, 0, node=False)
+        await until(lambda: notes(play))
+        play.cluster.delete(Key("pods", NAMESPACE, play.names[0]), 0)
+        await play.over()
+        assert play.gang.lost_nodes == {"node-0"}
+
+
+@asynchronous
+async def test_a_dead_node_does_not_hold_the_end_up_with_the_rest_of_its_output() -> None:
+    async with begun(1) as play:
+
+        async def never_ends(*_: Any, **__: Any) -> AsyncIterator[bytes]:
+            yield b"2026-11-16T10:00:00.000000001Z " + word("running") + b"\n"
+            await asyncio.Event().wait()
+
+        play.api.log = never_ends  # type: ignore[method-assign,assignment]
+        await play.whole()
+        play.cluster.dead_nodes = {"node-0"}
+        set_ready(play, 0, node=False)
+        await asyncio.wait_for(play.over(), pods_module.DRAIN / 2)
+        assert play.sink.end["spends"] is False
 
 
 @pytest.mark.usefixtures("impatient")

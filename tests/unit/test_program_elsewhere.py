@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from pumasi import code
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
 from pumasi.program import find_program
+from pumasi.session import prepare
 
 
 @pytest.fixture
@@ -61,3 +64,61 @@ def test_a_script_that_is_here_but_not_in_the_folder_does_not_go_along(folder: P
 def test_a_script_that_is_nowhere_is_told_here(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"There is no tran\.py"):
         command(folder, "tran.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("print((1, 2)\n", "train.py, line 1: '(' was never closed\n    print((1, 2)\n         ^"),
+        ("def main(:\n    pass\n", "train.py, line 1: invalid syntax\n    def main(:\n             ^"),
+        ("if x:\nprint(f'{x}')\n", "train.py, line 2: expected an indented block after 'if' statement on line 1"),
+    ],
+)
+def test_a_syntax_error_is_found_before_anything_travels(folder: Path, text: str, message: str) -> None:
+    (folder / "train.py").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        command(folder, "train.py")
+    assert caught.value.message.startswith(message)
+    assert "--python python3" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "type Pair[T] = what follows in a newer Python\n"),
+        ({}, "def first[T](x): what comes after 3.99\n"),
+        ({}, "try:\n    pass\nexcept KeyError, ValueError:\n    what follows\n"),
+        ({}, "x = t'{1}' and what follows\n"),
+        ({"python": "python3.99"}, "what comes after 3.99\n"),
+    ],
+)
+def test_what_a_newer_python_may_accept_is_only_mentioned(folder: Path, fields: dict[str, str], text: str) -> None:
+    (folder / "train.py").write_text(f"import torch\n{text}")
+    found = find_program(Spec(command=("train.py",), workdir=str(folder), on="k8s", **fields), {})  # type: ignore[arg-type]
+    assert found.framework == "torch"
+    assert found.notes[0].startswith("train.py, line ")
+    assert found.notes[0].endswith(" here. The Python of the run may accept it.")
+
+
+def test_whoever_starts_a_run_learns_what_stays_here_and_what_takes_long(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = {"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}
+    user = {"name": "u", "user": {"token": "t"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    config = {"current-context": "c", "contexts": [context], "clusters": [cluster], "users": [user]}
+    (tmp_path / "config").write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    monkeypatch.setattr(code, "LARGE", 1000)
+    (folder / "kubeconfig").write_text(json.dumps(config))
+    (folder / "zeros.bin").write_bytes(bytes(2000))
+    said: list[str] = []
+    spec = Spec(command=("train.py",), workdir=str(folder), on="k8s", env={"LR": "1", "API_KEY": "sk"})
+    _, program, packed = prepare(spec, tmp_path, said.append)
+    assert program.notes[-2].startswith("Left out, because they look like credentials: kubeconfig. ")
+    assert program.notes[-1] == (
+        "Who may read the run in the cluster can read API_KEY. "
+        "A reference keeps the value in a Secret: --env-from-secret API_KEY=SECRET/KEY"
+    )
+    assert [line.partition(",")[0] for line in said] == ["Packing 2.0 KiB in 3 files"]
+    assert packed

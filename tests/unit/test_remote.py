@@ -24,6 +24,7 @@ from pumasi.kube.manifests import CodeObjects, Gang, Owner
 from pumasi.kube.record import STALE, Record
 from pumasi.remote import Place, place_of
 from pumasi.store import RunRecord, Store
+from pumasi.store.person import this_person
 from tests.fake_cluster import NAMESPACE, FakeApi
 
 RUN = "train-abcde"
@@ -142,12 +143,52 @@ def test_a_run_that_is_found_is_copied_with_its_place(api: FakeApi, store: Store
     assert told(store) == [STARTED]
 
 
-def test_the_newest_is_meant_where_none_is_named_and_the_namespace_is_its_own(api: FakeApi, store: Store) -> None:
+def test_the_newest_of_the_own_is_meant_where_none_is_named_and_the_namespace_is_its_own(
+    api: FakeApi, store: Store
+) -> None:
     make(api, "old-aaaaa", created=1.0)
     make(api, "new-bbbbb", namespace="others", created=2.0)
+    make(api, "somebodys-ccccc", created=3.0)
+    for own in ("old-aaaaa", "new-bbbbb"):
+        start_from(store, own)
     record = remote.find(store, Place(), None, everywhere=True)
     assert record.id == "new-bbbbb"
     assert place_of(record) == Place("fake", "others")
+
+
+def start_from(store: Store, run: str) -> None:
+    store.import_run(run, {**SPEC, "on": "k8s:fake", "namespace": "others"}, 1.0)
+    store.update_run(run, started_here=True)
+
+
+def test_a_run_of_somebody_else_has_to_be_named(api: FakeApi, store: Store) -> None:
+    record = make(api)
+    write(record, user="lee as admin", host="desk")
+    with pytest.raises(NotFound, match=f"None of the runs there was started from here; the last one is {RUN}"):
+        remote.find(store, HERE, None)
+    assert store.runs() == []
+    seen = remote.find(store, HERE, RUN)
+    assert (seen.user, seen.host, seen.started_here) == ("lee as admin", "desk", False)
+    with pytest.raises(NotFound, match="started from here"):
+        store.find(None)  # to have looked at it makes it nobody's own
+    assert remote.rows(HERE)[0][0].note("user") == "lee as admin"
+
+
+def test_a_beginning_that_several_have_means_the_only_one_that_goes_on(api: FakeApi, store: Store) -> None:
+    make(api, "train-aaaaa")
+    write(make(api, "train-bbbbb"), ended=5.0)
+    start_from(store, "train-aaaaa")
+    assert remote.find(store, HERE, "train", running_first=True).id == "train-aaaaa"
+    with pytest.raises(UsageError, match="may mean"):
+        remote.find(store, HERE, "train")
+
+
+def test_a_beginning_that_several_have_never_means_the_run_of_somebody_else(api: FakeApi, store: Store) -> None:
+    make(api, "train-colleague")
+    write(make(api, "train-mine"), ended=5.0)
+    start_from(store, "train-mine")
+    with pytest.raises(UsageError, match="may mean"):
+        remote.find(store, HERE, "train", running_first=True)
 
 
 def test_a_run_that_is_not_there_is_not_found_and_one_that_is_not_clear_is_asked_for(
@@ -312,6 +353,28 @@ def test_a_copy_is_brought_up_to_date(api: FakeApi, store: Store) -> None:
     remote.refresh(store, record)
     assert store.run(RUN).state == "running"
     assert told(store) == [STARTED]
+
+
+def test_a_result_on_a_volume_is_fetched_by_the_context_that_is_known_here(api: FakeApi, store: Store) -> None:
+    """A manager in the cluster knows of none."""
+    result = {"kind": "model", "path": "/volume/final.keras", "context": "", "namespace": NAMESPACE}
+    data = {**FINISHED[2], "result": result}
+    write(make(api), (FINISHED[0], FINISHED[1], data), **{**ENDED, "outcome": data})
+    record = found(store)
+    here = {**data, "result": {**result, "context": HERE.context}}
+    assert record.outcome == here
+    remote.refresh(store, record)
+    assert told(store) == [(FINISHED[0], FINISHED[1], here)]
+
+
+def test_a_copy_of_an_earlier_version_gets_no_event_twice(api: FakeApi, store: Store) -> None:
+    there = make(api)
+    record = found(store)
+    data: dict[str, Any] = {**FINISHED[2], "result": {"kind": "model", "context": ""}}
+    store.add_event(RUN, FINISHED[0], FINISHED[1], data)
+    write(there, (FINISHED[0], FINISHED[1], data))
+    remote.refresh(store, record)
+    assert told(store) == [(FINISHED[0], FINISHED[1], data)]
 
 
 def test_an_unattended_run_is_shown_as_such_until_somebody_attends_it(api: FakeApi, store: Store) -> None:
@@ -530,6 +593,7 @@ def test_a_wish_to_stop_is_left_where_its_manager_looks(api: FakeApi, store: Sto
     remote.ask_to_stop(found(store), force=force)
     annotations = api.cluster.find("configmaps", RUN)["metadata"]["annotations"]
     assert annotations[manifests.DOMAIN + "stop"] == word
+    assert annotations[manifests.DOMAIN + "stopped-by"] == f"{this_person().known_as('kim')}"
     assert annotations[manifests.DOMAIN + "manager"] == "there/1"
 
 

@@ -56,18 +56,18 @@ def env_of(objects: Objects) -> dict[str, Any]:
 
 def configs(objects: Objects) -> list[dict[str, Any]]:
     """As the agent of each pod finds its own."""
-    text = next(thing["data"]["config"] for thing in objects if "config" in thing.get("data", {}))
+    text = next(thing["stringData"]["config"] for thing in objects if "config" in thing.get("stringData", {}))
     shared = json.loads(zlib.decompress(base64.b64decode(text)))
     return [{**shared, **own} for own in shared.pop("each")]
 
 
 def test_the_service_comes_first_and_the_job_last_so_that_pods_find_what_they_need() -> None:
-    assert [thing["kind"] for thing in rendered(slots=2)] == ["Service", "ConfigMap", "Job"]
+    assert [thing["kind"] for thing in rendered(slots=2)] == ["Service", "Secret", "Job"]
 
 
 def test_one_pod_needs_no_service_and_no_secret() -> None:
     objects = rendered(slots=2, pods=1)
-    assert [thing["kind"] for thing in objects] == ["ConfigMap", "Job"]
+    assert [thing["kind"] for thing in objects] == ["Secret", "Job"]
     assert "PUMASI_BOOT_SECRET" not in env_of(objects)
 
 
@@ -232,7 +232,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def files_in(documents: Sequence[Any]) -> list[str]:
-    data = next(each["data"] for each in documents if each["kind"] == "ConfigMap")
+    data = next(each["stringData"] for each in documents if each["kind"] == "Secret")
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(data["code0"]))) as archive:
         return archive.getnames()
 
@@ -245,6 +245,12 @@ def test_the_command_needs_no_cluster_and_leaves_the_scripts_options_to_the_scri
     assert command == ["python3", "train.py", "--lr", "1e-5", "--pods", "7"]
 
 
+def test_a_script_of_the_image_does_not_have_to_be_here(folder: Path) -> None:
+    told = pumasi(folder, "/opt/there/only.py")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert configs(list(yaml.safe_load_all(told.stdout)))[0]["ranks"][0]["command"] == ["python3", "/opt/there/only.py"]
+
+
 def test_a_file_that_is_written_again_is_the_same_file(folder: Path) -> None:
     words = ("--slots", "2", "-o", "train.yaml", "train.py")
     assert pumasi(folder, *words).returncode == 0
@@ -255,10 +261,20 @@ def test_a_file_that_is_written_again_is_the_same_file(folder: Path) -> None:
     assert files_in(list(yaml.safe_load_all(first))) == ["train.py"]
 
 
+def test_credentials_are_not_in_the_file_and_it_says_so(folder: Path) -> None:
+    (folder / ".env").write_text("TOKEN=abc")
+    (folder / "users").symlink_to("/etc/passwd")
+    told = pumasi(folder, "train.py")
+    assert files_in(list(yaml.safe_load_all(told.stdout))) == ["train.py"]
+    credentials, links = told.stderr.splitlines()
+    assert credentials.startswith("pumasi: Left out, because they look like credentials: .env. ")
+    assert links.startswith("pumasi: Left out, because they are links that lead out of the folder: users. ")
+
+
 def test_json_is_one_list(folder: Path) -> None:
     told = pumasi(folder, "--json", "train.py")
     found = json.loads(told.stdout)
-    assert (found["kind"], [each["kind"] for each in found["items"]]) == ("List", ["ConfigMap", "Job"])
+    assert (found["kind"], [each["kind"] for each in found["items"]]) == ("List", ["Secret", "Job"])
 
 
 def test_a_value_that_looks_like_a_secret_is_mentioned_but_never_shown(folder: Path) -> None:

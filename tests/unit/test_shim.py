@@ -114,6 +114,17 @@ KERAS = {
                 print(reduce_per_replica(["loss"], self.distribute_strategy, "auto"))
     """,
 }
+TORCH = {"torch/__init__.py": "", "torch/distributed/__init__.py": "", "torch/distributed/distributed_c10d.py": ""}
+WORKING = """
+    import hashlib, threading, torch.distributed.distributed_c10d
+    begun = threading.Event()
+    def work():
+        begun.set()
+        {work}
+    threading.Thread(target=work, daemon=True).start()
+    begun.wait()
+"""
+"""A thread that Python does not wait for, as those of C++ are."""
 GANG = {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:1234", "JAX_NUM_PROCESSES": "3", "JAX_PROCESS_ID": "2"}
 JOINED = "import jax\njax._src.distributed.global_state.initialize()\n"
 FIT = "from keras.src.backend.tensorflow import trainer\nfor _ in range(2): trainer.TensorFlowTrainer({}).fit()"
@@ -156,7 +167,7 @@ def rank(tmp_path: Path) -> Rank:
 def test_it_is_written_for_python_3_8_and_imports_nothing_that_may_be_missing(name: str) -> None:
     tree = ast.parse((AGENT / name).read_text(), feature_version=(3, 8))
     imported = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
-    assert imported <= {"atexit", "builtins", "os", "sys"}
+    assert imported <= {"atexit", "builtins", "os", "sys", "time"}
 
 
 def test_a_program_that_uses_no_framework_loads_nothing_more(rank: Rank) -> None:
@@ -318,3 +329,17 @@ def test_looking_for_a_module_without_importing_it_changes_nothing(rank: Rank) -
     script = "import importlib.util\nprint(importlib.util.find_spec('mpi4py').loader.__class__.__name__)\n"
     done = rank.run(script + "import mpi4py.MPI\nraise ValueError", SIZE="2")
     assert done.stdout == "SourceFileLoader\naborted"
+
+
+def test_a_torch_rank_ends_when_its_threads_have_let_go_of_what_they_had(rank: Rank) -> None:
+    rank.add(TORCH)
+    script = WORKING.format(work="hashlib.sha256(bytes(64 << 20)); print('let go')")
+    assert rank.run(script).stdout == "let go\n"
+    assert rank.run_without_shim(script).stdout == ""
+
+
+@pytest.mark.parametrize("work", ["threading.Event().wait()", "while True: pass"])
+def test_a_torch_rank_does_not_wait_for_ever_for_its_threads(rank: Rank, work: str) -> None:
+    rank.add(TORCH)
+    done = rank.run(WORKING.format(work=work))
+    assert (done.returncode, done.stderr) == (0, "")

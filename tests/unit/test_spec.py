@@ -309,7 +309,7 @@ def test_the_schema_describes_every_field_and_names_no_invented_host() -> None:
     schema: Any = json_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["$id"].startswith("urn:")
-    assert set(schema["properties"]) == {*FIELDS, "gpus", "set"} - {"patches"}
+    assert set(schema["properties"]) == {*FIELDS, "gpus", "env_file", "set"} - {"patches"}
     assert all(field["description"] for field in schema["properties"].values())
     assert schema["additionalProperties"] is False
 

@@ -247,6 +247,22 @@ def test_a_run_is_found_by_any_unambiguous_prefix(store: Store, monkeypatch: pyt
         store.find("tr")
 
 
+def test_a_prefix_of_several_runs_means_the_only_one_that_goes_on(store: Store) -> None:
+    over, going_on = new_run(store), new_run(store)
+    store.update_run(over, state="done", ended=2.0)
+    assert store.find("train", running_first=True).id == going_on
+    new_run(store)
+    with pytest.raises(UsageError, match="may mean"):
+        store.find("train", running_first=True)
+
+
+def test_the_last_run_is_the_last_that_was_started_here(store: Store) -> None:
+    own = new_run(store)
+    store.import_run("train-aaaaa", {"on": "k8s"}, 5.0)
+    assert store.find(None).id == own
+    assert store.own() == {own}
+
+
 @pytest.mark.parametrize("prefix", ["train-xxxxx", "%", "_", "*", "ü", "\udcff", "\x00", "../train"])
 def test_what_is_no_prefix_of_a_run_is_not_found(store: Store, prefix: str) -> None:
     new_run(store)
@@ -835,6 +851,15 @@ def test_a_store_of_version_1_is_read_and_written_by_this_version(home: Path) ->
     assert version(home) == len(schema_module.MIGRATIONS)
     run = store.create_run("train", SPEC, 1.0)
     assert store.find(None) == run
+
+
+def test_what_may_be_a_copy_of_somebody_elses_run_in_an_old_store_is_nobodys_last_run(home: Path) -> None:
+    """Until then nothing told them from one's own that have a manager in the cluster."""
+    there = """UPDATE runs SET spec = '{"command": ["imdb.py"], "on": "k8s"}', pid = NULL;"""
+    store = Store.open(old_home(home, VERSION_1 + there))
+    assert not store.run("imdb-x7k2p").started_here
+    own = store.create_run("train", SPEC, 1.0)
+    assert store.find(None) == own
 
 
 def test_the_frozen_version_1_is_what_this_version_makes_in_its_first_step(home: Path, tmp_path: Path) -> None:

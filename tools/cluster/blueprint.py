@@ -22,6 +22,8 @@ PROGRAMS = "/run/pumasi/programs"
 FOLDER = "/run/pumasi/cluster"
 SHARES = "/run/pumasi/shares"
 KEYS = f"{FOLDER}/keys"
+# Where Kubernetes' own provisioner for tests makes volumes: it can't be told another place.
+VOLUMES = "/tmp/hostpath_pv"
 
 PODS = "10.244.0.0/16"
 SERVICES = "10.96.0.0/16"
@@ -228,12 +230,16 @@ def containerd_config(cni: str) -> str:
 
 
 def runtime_spec(plain: dict[str, Any], shares: list[str]) -> dict[str, Any]:
-    """Every container sees these folders of the machine, at their own paths, read-only."""
+    """Every container sees these folders of the machine, at their own paths, read-only. Before it starts, new volumes
+    are opened for all users, as kind and k3s make them: Kubernetes makes them for root alone (0750), and `fsGroup` does
+    not change volumes that are folders of a node."""
     mounts = [
         {"destination": path, "type": "bind", "source": f"{SHARES}/{index}", "options": ["rbind", "ro"]}
         for index, path in enumerate(shares)
     ]
-    return {**plain, "mounts": [*plain["mounts"], *mounts]}
+    opening = f"find {VOLUMES} -mindepth 1 -maxdepth 1 -perm 0750 -exec chmod 0777 {{}} + || true"
+    hooks = {"createRuntime": [{"path": "/bin/sh", "args": ["sh", "-c", opening], "env": ["PATH=/usr/bin:/bin"]}]}
+    return {**plain, "mounts": [*plain["mounts"], *mounts], "hooks": hooks}
 
 
 def cni_config(index: int) -> dict[str, Any]:

@@ -154,9 +154,11 @@ class Cluster:
             *(f"route add {plans.pods_of(other)} via {addresses.node(other)}" for other in others),
         ]
         node.run("ip", "-batch", "-", feed="\n".join(network))
+        log = node.log_of("containerd")
+        before = log.stat().st_size if log.exists() else 0
         self.start(node, "containerd")
-        # A kubelet that does not find it gives up.
-        self.await_part(node, "containerd", node.seen_from_outside("/run/containerd/containerd.sock").exists)
+        # A kubelet that finds no containerd, or one that is not ready, gives up.
+        self.await_part(node, "containerd", lambda: b"successfully booted" in log.read_bytes()[before:])
 
     def join(self, name: str) -> None:
         """The node tells the API server that it is there."""

@@ -291,3 +291,15 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def borrowed(blueprint: Blueprint) -> Iterator[Cluster]:
+    """The cluster of that name; one that has to be made is taken down afterwards."""
+    own = not Cluster(blueprint.name).is_whole
+    cluster = up(blueprint, lambda _: None)
+    try:
+        yield cluster
+    finally:
+        if own:
+            cluster.down()

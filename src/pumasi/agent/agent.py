@@ -52,6 +52,8 @@ SETTLE = 1.5
 """Seconds that the hub waits for the cause when the first failure looks like the echo of another."""
 HARD = 5.0
 """Seconds that a killed process gets to disappear, and a member to say that it has."""
+BRIEF = 1.0
+"""Seconds that an installation gets to end: nothing of it is worth waiting for."""
 LOOK = 0.2
 """Seconds after which we look again for what is left. Our children tell when they end; theirs do not."""
 STRANGERS = 64
@@ -329,6 +331,25 @@ class Stream:
         return self.frames(pieces[:-1], now, self.piece) + self.frames(pieces[-1:], now, kind)
 
 
+class Words(Stream):
+    """What the installer says to us, one JSON object a line. The Python that runs it may print lines of its own."""
+
+    def __init__(self, fd: int, hear: Callable[[Message], None]) -> None:
+        super().__init__(Voice(None), fd, (b"", b"", b""))
+        self.hear = hear
+
+    def feed(self, data: bytes) -> bytes:
+        lines = (self.rest + data).split(b"\n")
+        self.rest = lines.pop()
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                self.hear(parse(line))
+        return b""
+
+    def flush(self) -> bytes:
+        return b""
+
+
 class Voice:
     """Whose output it is: a rank's, or that of one of MPI's daemons (no rank), of which only the end is kept. In a run
     of several tasks the ranks of this one are numbered from `first` on."""
@@ -349,8 +370,8 @@ class Voice:
 
 
 class Child:
-    """A process of ours. `kind`: "rank", "launcher" (mpirun), or the number of a launch request. `pid` is None when it
-    has ended, and for a rank that mpirun starts."""
+    """A process of ours. `kind`: "rank", "launcher" (mpirun), "setup" (the installer), or the number of a launch
+    request. `pid` is None when it has ended, and for a rank that mpirun starts."""
 
     def __init__(self, voice: Voice, kind: str, pid: int | None = None) -> None:
         self.voice = voice
@@ -857,6 +878,9 @@ class Agent:
         self.children: dict[int, Child] = {}
         self.by_mpi: dict[int, Child] = {}
         self.launched: dict[str, Child] = {}
+        self.voices: dict[int, Voice] = {}
+        self.doing = ""
+        self.environment_made: Message = {}
         self.makes: dict[int, list[str]] = {rank["rank"]: rank["makes"] for rank in config["ranks"] if "makes" in rank}
         self.up: Link | Near = Near.nowhere()
         self.hub: Hub | None = None
@@ -992,7 +1016,7 @@ class Agent:
             except OSError as error:
                 self.refuse(Voice(self.config["seats"][0]), error, "%s:%d" % tuple(self.config["hub"]))
                 return
-            self.arrive(self.config["address"])
+            self.set_up(self.config["address"])
         else:
             self.deadline = time.monotonic() + self.config["start_timeout"]
             self.call()
@@ -1008,7 +1032,7 @@ class Agent:
                 self.after(0.2, self.call)
             return
         link = self.up = Link(sock, self.selector, lambda: self.read_hub(link))
-        self.arrive(self.config["address"] or sock.getsockname()[0])
+        self.set_up(self.config["address"] or sock.getsockname()[0])
 
     def read_hub(self, link: Link) -> None:
         for message in link.receive():
@@ -1030,8 +1054,7 @@ class Agent:
             self.lose_hub(self.up)
         self.after(self.config["silence"] / 5, self.beat)
 
-    def arrive(self, address: str) -> None:
-        self.address = address
+    def arrive(self) -> None:
         named = self.config["chief_ports"] if self.node == 0 else []
         self.names = [str(rank) for rank in self.config["seats"]] + named
         try:
@@ -1040,13 +1063,73 @@ class Agent:
             self.refuse(Voice(self.config["seats"][0]), error, "ports")
             return
         ports = {name: sock.getsockname()[1] for name, sock in zip(self.names, self.held)}
-        self.up.send(t="here", address=address, ports=ports)
+        self.up.send(t="here", address=self.address, ports=ports)
 
     def handle(self, message: Message) -> None:
         getattr(self, "on_" + message["t"])(message)
 
     def on_beat(self, message: Message) -> None:
         pass
+
+    # -- packages, and the user's own commands, before the ranks
+
+    def set_up(self, address: str) -> None:
+        """We are here when all is installed, so that the ranks start when every node is ready. Meanwhile we hear of the
+        end, and say that we live."""
+        self.address = address
+        setup = self.config.get("setup")
+        if not setup:
+            self.arrive()
+            return
+        folder = self.config["dir"]
+        order = os.path.join(folder, "setup.json")
+        voice = self.voice(self.config["seats"][0])
+        try:
+            write_file(os.path.join(folder, "installer.py"), self.config["files"]["installer.py"])
+            write_file(order, json.dumps(dict(setup, folder=folder)))
+        except OSError as error:
+            self.refuse(voice, error, folder)
+            return
+        env = dict(os.environ, PUMASI_GANG=self.config["gang"])
+        self.start(voice, "setup", [setup["python"], os.path.join(folder, "installer.py"), order], env)
+
+    def hear_installer(self, words: Message) -> None:
+        self.doing = words.get("doing", self.doing)
+        self.environment_made = words.get("environment", self.environment_made)
+        if "note" in words:
+            where = "%s: " % self.config["names"][self.node] if self.config["nodes"] > 1 else ""
+            self.output.say(event="note", text=where + words["note"])
+
+    def finish_set_up(self, voice: Voice, facts: Message) -> None:
+        if self.ending:
+            return
+        if facts["cause"] != "done":
+            cause = facts["cause"] if facts["cause"] == "oom" else "setup"
+            self.up.send(t="exit", **dict(facts, cause=cause, error=self.doing))
+            return
+        voice.tail = b""
+        if self.environment_made["in_use"]:
+            import fcntl
+
+            # Held until we end, and the ranks with us: nobody removes what is in use.
+            in_use = os.open(self.environment_made["in_use"], os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(in_use, fcntl.LOCK_SH)
+        self.arrive()
+
+    def settled(self, program: str) -> str:
+        """The program of that name in the environment that was made, where it has one instead of the Python's own."""
+        if not self.environment_made:
+            return program
+        python, folder = self.config["setup"]["python"], os.path.join(self.environment_made["root"], "bin")
+        if program == python:
+            return os.path.join(folder, "python")
+        own = os.path.join(folder, os.path.basename(program))
+        beside = (self.environment_made["beside"], os.path.dirname(python))
+        return own if os.path.dirname(program) in beside and "/" in program and os.path.exists(own) else program
+
+    def voice(self, rank: int) -> Voice:
+        """One for each rank: the frames of what was installed before it started are numbered through with its own."""
+        return self.voices.setdefault(rank, Voice(rank))
 
     # -- starting
 
@@ -1072,7 +1155,8 @@ class Agent:
     def start_ranks(self) -> dict[int, int | None] | None:
         pids: dict[int, int | None] = {}
         for rank in self.config["ranks"]:
-            child = self.start(Voice(rank["rank"]), "rank", rank["command"], self.environment(rank["env"]))
+            command = [self.settled(rank["command"][0]), *rank["command"][1:]]
+            child = self.start(self.voice(rank["rank"]), "rank", command, self.environment(rank["env"]))
             if child is None:
                 return None
             pids[rank["rank"]] = child.pid
@@ -1080,10 +1164,13 @@ class Agent:
 
     def start_launcher(self) -> dict[int, int | None] | None:
         if self.node == 0:
-            words = [w for word in self.config["launcher"] for w in (self.myself() if word == "{self}" else [word])]
+            program = self.config["ranks"][0]["command"][0]
+            known = {"{self}": self.myself(), program: [self.settled(program)]}
+            words = [w for word in self.config["launcher"] for w in known.get(word, [word])]
             env = self.environment(self.config["ranks"][0]["env"])
-            # The mpirun beside their Python is the one that its MPI belongs to; an image may have others.
-            beside = os.path.dirname(self.config["ranks"][0]["command"][0])
+            # The mpirun beside their Python is the one that its MPI belongs to; an image may have others. That of an
+            # environment of ours is on the path already, behind what the environment has itself.
+            beside = "" if self.environment_made else os.path.dirname(program)
             env["PATH"] = os.pathsep.join(filter(None, [beside, env.get("PATH", os.defpath)]))
             if self.start(self.by_mpi[0].voice, "launcher", words, env) is None:
                 return None
@@ -1136,7 +1223,12 @@ class Agent:
                 env[name] = self.fill(value)
         env["PUMASI_GANG"] = self.config["gang"]
         env["PUMASI_DIR"] = self.config["dir"]
-        if self.config["files"]:
+        if self.environment_made:
+            root, beside = self.environment_made["root"], self.environment_made["beside"]
+            path = [os.path.join(root, "bin"), beside, env.get("PATH", os.defpath)]
+            env.update(VIRTUAL_ENV=root, PATH=os.pathsep.join(path))
+            env.pop("PYTHONHOME", None)
+        if "shim/sitecustomize.py" in self.config["files"]:
             shim = os.path.join(self.config["dir"], "shim")
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [shim, env.get("PYTHONPATH")]))
             env["PUMASI_SHIM_FALLBACK"] = os.path.join(self.config["dir"], "fallback")
@@ -1184,8 +1276,10 @@ class Agent:
         return child
 
     def read_from(self, child: Child, out: int, err: int) -> None:
-        for fd, kinds in ((out, (b"|", b">", b"~")), (err, (b":", b"}", b"^"))):
-            stream = Stream(child.voice, fd, kinds)
+        streams = [Stream(child.voice, out, (b"|", b">", b"~")), Stream(child.voice, err, (b":", b"}", b"^"))]
+        if child.kind == "setup":
+            streams[0] = Words(out, self.hear_installer)
+        for stream in streams:
             child.streams.append(stream)
             self.listen_to(stream)
 
@@ -1199,7 +1293,7 @@ class Agent:
             os.mkfifo(base + name, 0o600)
             # Open for writing too: it does not end when one writer does.
             ends.append(os.open(base + name, os.O_RDWR | os.O_NONBLOCK))
-        child = Child(Voice(number), "rank")
+        child = Child(self.voice(number), "rank")
         self.by_mpi[number] = child
         self.read_from(child, ends[0], ends[1])
         self.watch(ends[2], lambda: self.read_end(child, ends[2]))
@@ -1298,6 +1392,8 @@ class Agent:
         facts = self.exit_facts(child.voice, status)
         if child.kind == "launcher":
             self.up.send(t="launcher", **facts)
+        elif child.kind == "setup":
+            self.finish_set_up(child.voice, facts)
         elif child.kind == "rank":
             if facts["cause"] == "done" and facts["rank"] in self.makes:
                 self.deliver(facts)
@@ -1359,7 +1455,8 @@ class Agent:
     def on_end(self, message: Message) -> None:
         if not self.ending:
             self.ending = True
-            self.after(message["grace"], lambda: self.on_kill({}))
+            setting_up = any(child.kind == "setup" and child.pid for child in self.children.values())
+            self.after(min(BRIEF, message["grace"]) if setting_up else message["grace"], lambda: self.on_kill({}))
             signal_all(self.check_gone(), signal.SIGTERM)
 
     def on_kill(self, message: Message) -> None:
@@ -1491,6 +1588,10 @@ def pod() -> Message:
         config.update(config.pop("each")[int(os.environ["JOB_COMPLETION_INDEX"])])
     config["secret"] = os.environ.pop("PUMASI_BOOT_SECRET", "")
     config["address"] = os.environ.pop("PUMASI_BOOT_ADDRESS", "")
+    node = os.environ.pop("PUMASI_BOOT_NODE", "")
+    for rank in config["ranks"]:
+        # Who made the pod may not know where the scheduler puts it.
+        rank["env"]["PUMASI_NODE"] = node or rank["env"]["PUMASI_NODE"]
     os.makedirs(config["cwd"], exist_ok=True)
     with contextlib.suppress(OSError):
         os.makedirs(os.environ.get("HOME") or "/", exist_ok=True)

@@ -15,6 +15,11 @@ def shim_files() -> dict[str, str]:
     }
 
 
+def installer_files() -> dict[str, str]:
+    """For a run that has something to install before it starts."""
+    return {"installer.py": Path(__file__).with_name("installer.py").read_text(encoding="utf-8")}
+
+
 def step_files() -> dict[str, str]:
     """For tasks that divide data and average models: our own modules that do it."""
     package = Path(__file__).parent.parent

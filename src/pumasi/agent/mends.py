@@ -3,6 +3,7 @@
     jax         argument-free `jax.distributed.initialize()` finds its gang; a rank that fails ends at once
     mpi4py      a rank that fails aborts the others, as `python -m mpi4py` does
     keras 3     `model.fit` works under MultiWorkerMirroredStrategy
+    torch       a rank that is done does not crash on its way out
 
 It runs inside the user's program: standard library only, Python >= 3.8.
 """
@@ -11,6 +12,7 @@ import atexit
 import builtins
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ _KERAS_TRAP = (
     "is none of those (3.10 to 3.15) that can be mended for MultiWorkerMirroredStrategy: if fit fails with "
     '"unsupported type PerReplica", take one of them, or tf-keras with TF_USE_LEGACY_KERAS=1'
 )
+THREADS_SECONDS = 1.0
+"""How long the end of a process waits at most for threads that are still at work."""
 _JAX_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
@@ -239,3 +243,38 @@ def _warn_of_keras(trainer: "Any", version: str) -> None:
         return fit(self, *args, **kwargs)
 
     model.fit = warned_fit
+
+
+# PyTorch: threads that let go of Python objects
+
+
+def let_threads_finish(module: "ModuleType") -> None:
+    """Gloo's threads drop what a collective has used after the program has gone on, which takes the interpreter's lock.
+    One that asks for it when the interpreter has begun to end is ended by Python in the middle of C++, and takes the
+    process along: "terminate called without an active exception" (pytorch/pytorch#190489)."""
+    atexit.register(_wait_for_threads)
+
+
+def _wait_for_threads() -> None:
+    """Until all others have been asleep at two looks in a row. In between the lock is free, so that a thread that waits
+    for it gets it."""
+    deadline, quiet = time.monotonic() + THREADS_SECONDS, 0
+    while quiet < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+        quiet = 0 if _others_work() else quiet + 1
+
+
+def _others_work() -> bool:
+    own = str(os.getpid())
+    try:
+        return any(_is_running(thread) for thread in os.listdir("/proc/self/task") if thread != own)
+    except OSError:  # No Linux.
+        return False
+
+
+def _is_running(thread: str) -> bool:
+    try:
+        with open(f"/proc/self/task/{thread}/stat", "rb") as stat:
+            return stat.read().rpartition(b") ")[2].startswith(b"R")
+    except OSError:
+        return False

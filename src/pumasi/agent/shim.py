@@ -18,6 +18,7 @@ MENDS = {
     "jax._src.distributed": "watch_jax",
     "mpi4py": "watch_the_end",
     "keras.src.backend.tensorflow.trainer": "mend_keras",
+    "torch.distributed.distributed_c10d": "let_threads_finish",
 }
 
 

@@ -45,7 +45,7 @@ def main(arguments: Arguments) -> int:
     from pumasi.cli.views import choose_view
 
     store = open_store()
-    record = _going_on(store, find_run(store, arguments))
+    record = _going_on(store, find_run(store, arguments, running_first=True))
     view = choose_view(to_streams, ranks=record.ranks or size_of(record.spec), as_json=arguments.has("json"))
     try:
         return _watch(store, record, view, None if arguments.has("json") else _TAIL)

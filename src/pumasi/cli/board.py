@@ -43,7 +43,7 @@ def replayed(events: Iterable[EventRow]) -> Board:
 
 
 class Board:
-    """`began` is the time of the first event, None before it."""
+    """`began` is the time of the first event, `started` the one when processes first ran; None before."""
 
     def __init__(self) -> None:
         self.run = ""
@@ -51,6 +51,7 @@ class Board:
         self.reason = ""
         self.attempt = 0
         self.began: float | None = None
+        self.started: float | None = None
         self.ranks: dict[int, RankRow] = {}
         self.labels: dict[int, str] = {}
 
@@ -62,6 +63,7 @@ class Board:
         if kind == "starting" and "numbers" in data:
             self._name(data)
         elif kind == "running":
+            self.started = at if self.started is None else self.started
             self._start(data)
         elif kind == "rank ended" and (number := _first(data) + data["rank"]) in self.ranks:
             self.ranks[number].state = rank_end(data)
@@ -88,7 +90,13 @@ class Board:
         row.epoch = row.epoch if reading.epoch is None else reading.epoch
 
     def elapsed(self, now: float) -> float:
-        return now - self.began if self.began is not None else 0.0
+        """Without the time that it waited for room."""
+        began = self.began if self.started is None else self.started
+        return now - began if began is not None else 0.0
+
+    @property
+    def waited(self) -> float:
+        return self.started - self.began if self.started is not None and self.began is not None else 0.0
 
     def metrics(self) -> dict[str, float]:
         """The last metrics of the first rank that has some."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 from pumasi.cli.output import paint, show, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.text import clean, pad
+from pumasi.cli.text import pad
 from pumasi.cli.verbs import JSON, Verb
+from pumasi.core.printable import clean
 
 VERB = Verb(
     name="doctor",
@@ -23,10 +23,11 @@ _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "missing": ("-", "dim
 
 
 def main(arguments: Arguments) -> int:
+    from pumasi.config import current_folder
     from pumasi.doctor import Place, about_pumasi, examine
     from pumasi.store import default_home
 
-    place = Place(Path.cwd(), default_home(os.environ), os.environ)
+    place = Place(current_folder(), default_home(os.environ), os.environ)
     findings = [about_pumasi(), *examine(place)]
     if arguments.has("json"):
         show_json([finding._asdict() for finding in findings])

@@ -30,7 +30,7 @@ def full_help() -> str:
         lines += ["", f"{group}:", *_aligned(verbs.items(), column=12)]
     lines += ["", "Options:", *_aligned([("--version", "show the version"), ("-h, --help", HELP.help)], column=12)]
     lines += ["", "Examples:", *_aligned(_EXAMPLES)]
-    lines += ["", "RUN is a run's id or its beginning; left out, the last run is meant."]
+    lines += ["", "RUN is a run's id or its beginning; left out, your last run is meant (`delete` asks first)."]
     lines += ["", "Exit codes:", *_aligned((str(code), meaning) for code, meaning in EXIT_CODES)]
     return "\n".join(lines) + "\n"
 
@@ -91,7 +91,7 @@ def reference() -> str:
     parts = [
         "# The command line\n",
         "<!-- Made from the code by `python -m pumasi.cli.help > docs/cli.md`: change it there. -->\n",
-        "RUN is a run's id or its beginning; left out, the last run is meant. `--json` prints JSON wherever it is an"
+        "RUN is a run's id or its beginning; left out, your last run is meant. `--json` prints JSON wherever it is an"
         " option. What your program prints goes to stdout, what Pumasi has to say to stderr.\n",
         _markdown_table(("Verb", "What it does"), [(f"[{name}](#{name})", said) for name, said in SUMMARIES.items()]),
     ]
@@ -115,7 +115,10 @@ _JSON_LINES = """\
 | `metrics` | `rank`, `step`, `epoch`, `values`; a value that is not a number is null |
 | `rank ended` | `attempt`, `rank`, `code`, `signal` |
 | `restarting`, `ending` | `attempt`, `reason`; `why` |
-| `finished` | `verdict`, `reason`, `hint`, `rank`, `node`, `code`, `signal`, `tail`; always the last line |
+| `stop asked` | `by`: who asked, and from which host |
+| `finished` | `verdict`, `reason`, `hint`, `cause`, `rank`, `node`, `code`, `signal`, `tail`, `metrics`, `result` |
+
+`finished` is always the last line. `result` says where the result is, if that is on a volume of a cluster.
 """
 
 

@@ -11,15 +11,16 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pumasi.cli.board import Board, RankRow
 from pumasi.cli.output import STATE_COLOURS, is_colourful
 from pumasi.cli.printer import Printer, to_streams_patiently
 from pumasi.cli.sentences import report_lines
-from pumasi.cli.text import clean, clock, count, fit, notable
-from pumasi.cli.views import end_words, event_words
+from pumasi.cli.text import clock, count, fit, notable
+from pumasi.cli.views import ENDS_ATTEMPT, end_words, event_words, ranks_of
+from pumasi.core.printable import clean
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,6 +64,8 @@ class LiveView:
     def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
         with self._lock:
             self.board.event(at, kind, data)
+            if kind in ENDS_ATTEMPT:
+                self._printer.end_attempt(ranks_of(self.board, data))
             if kind in ("ending", "finished"):
                 self._asking = False
             if kind == "report":
@@ -74,7 +77,7 @@ class LiveView:
                     self._say(*words)
                 self._flush()
 
-    def output(self, frames: Iterable[Frame]) -> None:
+    def output(self, frames: Sequence[Frame]) -> None:
         with self._lock:
             self._printer.output(frames)
             if self._asking and self._pending_size < _MOST_HELD:
@@ -177,7 +180,7 @@ def draw(board: Board, unfinished: Mapping[int, str], now: float, columns: int, 
 def _status(board: Board, now: float, room: int, *, with_metrics: bool) -> Text:
     parts = [board.run, board.phase, clock(board.elapsed(now))]
     if board.attempt:
-        parts.append(f"attempt {board.attempt + 1}")
+        parts.append(f"attempt {board.attempt}")
     if board.reason:
         parts.append(board.reason)
     if len(board.ranks) > 1:

@@ -9,12 +9,14 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from pumasi.cli import sentences
 from pumasi.cli.board import Board, replayed
-from pumasi.cli.output import is_colourful
+from pumasi.cli.output import is_colourful, say
 from pumasi.cli.parsing import Arguments, closest
 from pumasi.cli.printer import Printer, to_streams
 from pumasi.cli.runs import find_run, open_store, size_of
 from pumasi.cli.verbs import JSON, RUNS, WHERE, Option, Verb
+from pumasi.core.frames import OpenLines
 from pumasi.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -32,8 +34,8 @@ VERB = Verb(
         Option(("-r", "--rank"), "only this rank; may be given several times", "N"),
         Option(("--task",), "only this task, of a run that has several; may be given several times", "NAME"),
         Option(("--since",), "only what is younger: 10m, 2h, 2026-11-15T21:40", "TIME"),
-        Option(("-n", "--tail"), "only the last N lines", "N"),
-        Option(("-t", "--timestamps"), "put the time in front of each line"),
+        Option(("--tail",), "only the last N lines", "N"),
+        Option(("-t", "--timestamps"), "put the time in front of each line, with the offset from UTC"),
         *WHERE,
         JSON._replace(help="print one JSON object a line instead"),
     ),
@@ -41,7 +43,7 @@ VERB = Verb(
     completes=RUNS,
     examples=(
         ("pumasi logs -f", "watch the last run"),
-        ("pumasi logs train-x7k2p --rank 3 -n 50", "the last words of rank 3"),
+        ("pumasi logs train-x7k2p --rank 3 --tail 50", "the last words of rank 3"),
     ),
 )
 _BATCH = 4096
@@ -51,6 +53,7 @@ _LOOK_AFTER = 2.0
 
 
 def main(arguments: Arguments) -> int:
+    _check_namespace(arguments)
     ranks = [_number("--rank", text) for text in arguments.all("rank")]
     tail = None if (text := arguments.last("tail")) is None else _number("--tail", text)
     since = None if (text := arguments.last("since")) is None else int(parse_since(text, time.time()) * 1000)
@@ -62,8 +65,13 @@ def main(arguments: Arguments) -> int:
     else:
         _check_ranks(ranks, record)
     one = len(ranks) == 1 or (record.ranks or size_of(record.spec)) == 1
+    is_stamped = arguments.has("timestamps") and not arguments.has("json")
     printer: Printer | JsonView = Printer(
-        to_streams, prefixed=not one, exact=one, colour=is_colourful(sys.stdout), label=_labels(store, record.id, board)
+        to_streams,
+        prefixed=not one,
+        exact=one and not is_stamped,
+        colour=is_colourful(sys.stdout),
+        label=_labels(store, record.id, board),
     )
     if arguments.has("json"):
         from pumasi.cli.views import JsonView
@@ -71,7 +79,7 @@ def main(arguments: Arguments) -> int:
         printer = JsonView(to_streams)
     wanted: dict[str, Any] = {"since_ms": since, "tail": tail, "ranks": ranks}
     read = _follow if arguments.has("follow") else _read
-    stamp = _stamped if arguments.has("timestamps") else _unchanged
+    stamp = _Stamper() if is_stamped else _unchanged
     from pumasi.control import kept_up
 
     with kept_up(store, record) if arguments.has("follow") else nullcontext(lambda: None) as check:
@@ -80,6 +88,13 @@ def main(arguments: Arguments) -> int:
     if isinstance(printer, Printer):
         printer.finish()
     return 0
+
+
+def _check_namespace(arguments: Arguments) -> None:
+    """Other tools have -n for lines."""
+    name = arguments.last("namespace") or ""
+    if name.isdecimal() and not arguments.has("on"):
+        raise UsageError(f"-n names a namespace of a cluster, and '{name}' is a number.", f"For lines: --tail {name}")
 
 
 def _number(option: str, text: str) -> int:
@@ -131,7 +146,9 @@ def _follow(store: Store, run_id: str, wanted: dict[str, Any], check: Callable[[
 
     log = store.follow_log(run_id, **wanted)
     looked = time.monotonic()
+    patience = _Patience(store, run_id)
     while True:
+        patience.tell()
         # Before the reading: what an ended run wrote is all there.
         record = store.run(run_id)
         while frames := log.read():
@@ -145,18 +162,56 @@ def _follow(store: Store, run_id: str, wanted: dict[str, Any], check: Callable[[
             looked = time.monotonic()
 
 
+class _Patience:
+    """Says that a followed run waits, and for what, once for each reason."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self._store, self._run_id, self._seen, self._told = store, run_id, 0, ""
+
+    def tell(self) -> None:
+        events = self._store.events(self._run_id, after=self._seen)
+        self._seen = events[-1].seq if events else self._seen
+        reasons = [str(event.data["reason"]) for event in events if event.kind == "waiting"]
+        record = self._store.run(self._run_id)
+        if record.state != "queued":
+            return
+        reason = reasons[-1] if reasons else self._told or "it has not started yet."
+        if reason != self._told:
+            promise = () if self._told else ("Its output follows here as soon as it runs.",)
+            self._told = reason
+            say(f"{self._run_id} is {sentences.waiting_words(reason)}", *promise)
+
+
 def _unchanged(frames: list[Frame]) -> list[Frame]:
     return frames
 
 
-def _stamped(frames: list[Frame]) -> list[Frame]:
-    """The time in front of each text; a long line has it in front of each of its pieces."""
-    return [frame._replace(text=_stamp(frame.ms) + frame.text) for frame in frames]
+class _Stamper:
+    """Puts the time in front of each line: not into a long one, which comes in pieces, and only in front of the last
+    state of a progress bar."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[int, bool], bytes] = {}
+        """How the last text of a rank and stream ended: in a newline, a carriage return, or nothing."""
+        self._open = OpenLines()
+
+    def __call__(self, frames: list[Frame]) -> list[Frame]:
+        return [self._stamped(frame) for frame in self._open.closing(frames)]
+
+    def _stamped(self, frame: Frame) -> Frame:
+        key = (frame.rank, frame.is_stderr)
+        before = self._before.get(key, b"\n")
+        self._before[key] = frame.end
+        if before == b"" or (before == b"\r" and not frame.text):
+            return frame
+        return frame._replace(text=_stamp(frame.ms) + frame.text)
 
 
 def _stamp(ms: int) -> bytes:
-    seconds, rest = divmod(ms, 1000)
-    return time.strftime(f"%Y-%m-%dT%H:%M:%S.{rest:03} ", time.localtime(seconds)).encode()
+    """2026-11-15T21:40:07.123+09:00, and a space"""
+    from datetime import datetime
+
+    return f"{datetime.fromtimestamp(ms / 1000).astimezone().isoformat(timespec='milliseconds')} ".encode()
 
 
 def parse_since(text: str, now: float) -> float:

@@ -15,20 +15,7 @@ _BUG = 70
 _MACHINE_ERRORS = frozenset(
     (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 )
-
-
-_OTHER_NAMES = {
-    "list": "ps",
-    "ls": "ps",
-    "status": "ps",
-    "rm": "delete",
-    "remove": "delete",
-    "kill": "stop",
-    "cancel": "stop",
-    "describe": "show",
-    "start": "run",
-}
-"""What other tools call it."""
+_NAME_ERRORS = frozenset((errno.ENAMETOOLONG, errno.ELOOP))
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -67,16 +54,18 @@ def _run(words: Sequence[str]) -> int:
         # Who reads has seen enough (`| head`).
         return 0
     except Exception as error:  # noqa: BLE001
-        return _tell(_translated(error)) if _is_the_machines(error) else _confess(error)
+        translated = _translated(error)
+        return _tell(translated) if translated else _confess(error)
     return code
 
 
 def _answer(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help", "--version"):
         return _answer_without_verb(words)
-    name, *rest = words
+    from pumasi.cli.foreign import translated
     from pumasi.cli.verbs import SUMMARIES
 
+    name, *rest = translated(words)
     if name not in SUMMARIES:
         raise _unknown_verb(name)
     from importlib import import_module
@@ -98,13 +87,14 @@ def _answer_without_verb(words: Sequence[str]) -> int:
         sys.stdout.write(f"pumasi {__version__}\n")
         return 0
     from pumasi.cli import help as texts
+    from pumasi.cli.foreign import translated
     from pumasi.cli.output import columns
     from pumasi.cli.verbs import SUMMARIES, load
 
     if not words:
         text = texts.short_help()
-    elif len(words) > 1 and words[1] in SUMMARIES:
-        text = texts.verb_help(load(words[1]), min(columns(), 100))
+    elif len(words) > 1 and (name := translated(words[1:])[0]) in SUMMARIES:
+        text = texts.verb_help(load(name), min(columns(), 100))
     else:
         text = texts.full_help()
     sys.stdout.write(text)
@@ -112,6 +102,7 @@ def _answer_without_verb(words: Sequence[str]) -> int:
 
 
 def _unknown_verb(name: str) -> UsageError:
+    from pumasi.cli.foreign import verb_hint
     from pumasi.cli.parsing import closest
     from pumasi.cli.verbs import SUMMARIES
 
@@ -119,8 +110,8 @@ def _unknown_verb(name: str) -> UsageError:
         return UsageError(f"Pumasi has no option {name}.", "A verb comes first: pumasi run train.py")
     if name.endswith(".py"):
         return UsageError(f"Pumasi has no verb '{name}'.", f"To run that script: pumasi run {name}")
-    near = _OTHER_NAMES.get(name) or closest(name, SUMMARIES, least=0.5)
-    hint = f"Did you mean 'pumasi {near}'?" if near else "'pumasi --help' lists them."
+    near = closest(name, SUMMARIES, least=0.5)
+    hint = verb_hint(name) or (f"Did you mean 'pumasi {near}'?" if near else "'pumasi --help' lists them.")
     return UsageError(f"Pumasi has no verb '{name}'.", hint)
 
 
@@ -131,14 +122,16 @@ def _tell(error: PumasiError) -> int:
     return error.exit_code
 
 
-def _is_the_machines(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.errno in _MACHINE_ERRORS
-
-
-def _translated(error: Exception) -> SystemTrouble:
-    name = getattr(error, "filename", None)
-    where = f": {name}" if name else ""
-    return SystemTrouble(f"This machine stands in the way: {getattr(error, 'strerror', error)}{where}.")
+def _translated(error: Exception) -> PumasiError | None:
+    """A sentence for what is no mistake of ours: the machine, or a file name that no machine can have."""
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in _NAME_ERRORS:
+        return UsageError(f"{error.filename} can't be the name of a file: {error.strerror}.")
+    if error.errno in _MACHINE_ERRORS:
+        where = f": {error.filename}" if error.filename else ""
+        return SystemTrouble(f"This machine stands in the way: {error.strerror}{where}.")
+    return None
 
 
 def _confess(error: Exception) -> int:

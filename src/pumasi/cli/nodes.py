@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pumasi.cli.output import columns, paint, say, show, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.text import clean, count, table
+from pumasi.cli.text import count, table
 from pumasi.cli.verbs import JSON, Option, Verb
+from pumasi.core.printable import clean
 from pumasi.errors import ClusterTrouble, Forbidden, UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 ON = Option(("--on",), "where: local (default), k8s, or k8s:CONTEXT of your kubeconfig", "POOL", ("local", "k8s"))
 GPU_RESOURCE = Option(("--gpu-resource",), "what the cluster calls a GPU (nvidia.com/gpu)", "NAME")
+NAMESPACE = Option(("-n", "--namespace"), "accepted as kubectl does; nodes belong to no namespace", "NAME")
 VERB = Verb(
     name="nodes",
     usage=("pumasi nodes [options]", "pumasi nodes --on k8s[:CONTEXT] [options]"),
@@ -30,6 +32,7 @@ VERB = Verb(
     options=(
         ON,
         GPU_RESOURCE,
+        NAMESPACE,
         Option(("--watch",), "look again every 2 seconds, until Ctrl-C"),
         JSON._replace(help="print JSON, for programs; with --watch one line a change"),
     ),
@@ -203,7 +206,7 @@ async def look_with(
     except Forbidden as error:
         hint = "To see what is free one must be allowed to list nodes, and the pods of all namespaces."
         raise Forbidden(error.message, hint) from None
-    return look(nodes, pods, resource, tolerations=tolerations, selector=selector)
+    return look(nodes, pods, resource, tolerations=tolerations, selector=selector, now=api.now)
 
 
 def described(state: NodeState) -> dict[str, Any]:

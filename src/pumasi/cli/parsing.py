@@ -6,9 +6,10 @@ train.py), and every message of it would have to be said again in other words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from pumasi.cli.foreign import OPTIONS, is_count, option_hint
 from pumasi.cli.verbs import HELP, Option, Verb
 from pumasi.errors import UsageError
 
@@ -53,7 +54,7 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
 
 def _take_option(verb: Verb, known: dict[str, Option], words: Sequence[str], position: int, given: Arguments) -> int:
     """Reads the option in the word before `position`; the answer is the position after it and its value."""
-    for name, attached in _names(words[position - 1], known):
+    for name, attached in _names(_ours(words, position, known), known):
         option = known.get(name)
         if option is None:
             raise _unknown_option(verb, name, known)
@@ -70,6 +71,17 @@ def _take_option(verb: Verb, known: dict[str, Option], words: Sequence[str], pos
             position += 1
         given.values.setdefault(option.key, []).append(attached)
     return position
+
+
+def _ours(words: Sequence[str], position: int, known: dict[str, Option]) -> str:
+    """The word before `position`, in our own words. -np can also be the namespace p: then no number comes after it."""
+    word = words[position - 1]
+    name, equals, value = word.partition("=")
+    ours = OPTIONS.get(name)
+    next_word = words[position] if position < len(words) else ""
+    if ours not in known or (word == "-np" and not is_count(next_word)):
+        return word
+    return f"{ours}{equals}{value}"
 
 
 def _ends(words: Sequence[str], position: int, known: dict[str, Option]) -> bool:
@@ -97,9 +109,11 @@ def _needs(option: Option) -> str:
     return f"Write {option.names[-1]} {option.value}: {option.help}."
 
 
-def _unknown_option(verb: Verb, name: str, known: Iterable[str]) -> UsageError:
+def _unknown_option(verb: Verb, name: str, known: Collection[str]) -> UsageError:
     near = closest(name.lstrip("-"), (one[2:] for one in known if one.startswith("--")))
-    if near:
+    if "--slots" in known and (foreign := option_hint(name)):
+        hint = foreign
+    elif near:
         hint = f"Did you mean --{near}?"
     elif verb.passes_on:
         hint = f"Options of your script stand after it: pumasi {verb.name} train.py {name} …"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pumasi.cli.nodes import GPU_RESOURCE, NVIDIA, ON, cluster, look_with
+from pumasi.cli.nodes import GPU_RESOURCE, NAMESPACE, NVIDIA, ON, cluster, look_with
 from pumasi.cli.output import show, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.text import table
@@ -29,6 +29,7 @@ VERB = Verb(
         ON._replace(help="the cluster: k8s, or k8s:CONTEXT of your kubeconfig", choices=()),
         Option(("--max-per-node",), "at most so many slots on one node", "N"),
         GPU_RESOURCE._replace(group=CLUSTER),
+        NAMESPACE._replace(group=CLUSTER),
         *NODES,
         Option(("--explain",), "say why, in sentences"),
         JSON,
@@ -48,10 +49,10 @@ def main(arguments: Arguments) -> int:
     from pumasi.core.planner import plan
 
     slots = _whole_number("--slots", _required(arguments, "slots", "6"))
-    nodes, left_out = _nodes(arguments)
+    nodes, left_out, idle = _nodes(arguments)
     most = arguments.last("max-per-node")
     limit = None if most is None else _whole_number("--max-per-node", most)
-    answer = plan(nodes, slots, most_per_node=limit)
+    answer = plan(nodes, slots, most_per_node=limit, idle=idle)
     told = describe(nodes, slots, limit, answer)
     told["explain"] += left_out
     if arguments.has("json"):
@@ -64,14 +65,14 @@ def main(arguments: Arguments) -> int:
     return 0
 
 
-def _nodes(arguments: Arguments) -> tuple[list[Node], list[str]]:
-    """With a sentence for each node that is out."""
+def _nodes(arguments: Arguments) -> tuple[list[Node], list[str], bool]:
+    """With a sentence for each node that is out, and whether it is known that nothing is in use."""
     pool = arguments.last("on")
     if pool is None:
         stray = [option.names[-1] for option in VERB.options if option.group == CLUSTER and arguments.has(option.key)]
         if stray:
             raise UsageError(f"{stray[0]} is for clusters, but --on names none.", "Add --on k8s.")
-        return parse_free(_required(arguments, "free", "5,3,2")), []
+        return parse_free(_required(arguments, "free", "5,3,2")), [], False
     if arguments.last("free") is not None:
         raise UsageError("--free and --on both say what is free.", "Leave one of them out.")
     import asyncio
@@ -81,7 +82,8 @@ def _nodes(arguments: Arguments) -> tuple[list[Node], list[str]]:
     labels = _each(arguments, "topology", _labels)
     states = asyncio.run(_look(arguments, pool))
     nodes = as_planner_nodes(states, [label for several in labels for label in several])
-    return nodes, [f"{each.name} is left out: {each.out}." for each in states if each.out]
+    left_out = [f"{each.name} is left out: {each.out}." for each in states if each.out]
+    return nodes, left_out, not any(each.used for each in states)
 
 
 async def _look(arguments: Arguments, pool: str) -> list[NodeState]:

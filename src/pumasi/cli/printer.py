@@ -9,7 +9,7 @@ series counts. This is the hot path of a run that prints a lot: a line costs wel
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from pumasi.cli.output import hush
 from pumasi.core.frames import (
@@ -20,6 +20,7 @@ from pumasi.core.frames import (
     STDOUT_PIECE,
     STDOUT_PROGRESS,
     Frame,
+    OpenLines,
 )
 
 Write = Callable[[bool, bytes], None]
@@ -49,8 +50,16 @@ class Printer:
         self._prefixes: dict[int, bytes] = {}
         self._held: dict[tuple[int, bool], bytearray] = {}
         self._progress: dict[tuple[int, bool], bytes] = {}
+        self._open = OpenLines()
 
-    def output(self, frames: Iterable[Frame]) -> None:
+    def output(self, frames: Sequence[Frame]) -> None:
+        self._show(self._open.closing(frames))
+
+    def end_attempt(self, ranks: Collection[int] | None = None) -> None:
+        """The lines that these ranks, or all, have begun will not go on: another attempt follows."""
+        self._show(self._open.close(ranks))
+
+    def _show(self, frames: Iterable[Frame]) -> None:
         if self._exact:
             self._pass_through(frames)
         else:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pumasi.cli import sentences
 from pumasi.cli.output import columns, is_colourful, paint, paint_row, say, show, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.runs import absence_of, command_of, open_store, place_in
-from pumasi.cli.text import age, finite, notable, table
+from pumasi.cli.several import STATES, states_in
+from pumasi.cli.text import age, finite, notable, table, with_finite_metrics
 from pumasi.cli.verbs import JSON, Option, Verb
+from pumasi.errors import Unreachable, UsageError
 from pumasi.store import RunRecord, Store
 
 if TYPE_CHECKING:
@@ -26,6 +30,9 @@ VERB = Verb(
     those that a cluster has, whoever started them.""",
     options=(
         Option(("-a", "--all"), "all runs"),
+        Option(("--state",), "only runs in this state; may be given several times", "STATE", STATES),
+        Option(("--mine",), "only runs that were started from here"),
+        Option(("-w", "--watch"), "show the list again every two seconds, until Ctrl-C"),
         Option(("-q", "--quiet"), "only their ids, one a line"),
         Option(("--on",), "the runs of a cluster: k8s, k8s:CONTEXT", "POOL"),
         Option(("-n", "--namespace"), "in that namespace of the cluster", "NAME"),
@@ -36,29 +43,63 @@ VERB = Verb(
         ("pumasi ps", ""),
         ("pumasi stop $(pumasi ps -q | head -1)", "stop the newest"),
         ("pumasi ps --on k8s -A", "all runs of a cluster"),
+        ("pumasi ps --watch --mine --state running --on k8s", ""),
     ),
 )
 _LAST = 20
+_PAUSE = 2.0
+"""Seconds between two looks of --watch."""
+_CLEAR = "\x1b[H\x1b[2J"
 _HEADS = ("id", "state", "age", "slots", "framework", "last", "command")
 
 
 def main(arguments: Arguments) -> int:
-    if place := place_in(arguments):
-        return _show_cluster(place, arguments)
+    states, place = states_in(arguments), place_in(arguments)
     store = open_store()
-    records = _records(store, None if arguments.has("all") else _LAST)
+    show_once = partial(_show_cluster, store, place) if place else partial(_show_here, store)
+    if not arguments.has("watch"):
+        show_once(arguments, states)
+        return 0
+    if not sys.stdout.isatty() or arguments.has("json") or arguments.has("quiet"):
+        raise UsageError("--watch shows a table at a terminal.", "For a program: call `pumasi ps --json` repeatedly.")
+    while True:
+        sys.stdout.write(_CLEAR)
+        with _bear_with_cluster():
+            show_once(arguments, states)
+        sys.stdout.flush()
+        time.sleep(_PAUSE)
+
+
+@contextmanager
+def _bear_with_cluster() -> Iterator[None]:
+    """A cluster that is away for a moment does not end a watch."""
+    try:
+        yield
+    except Unreachable as trouble:
+        say(trouble.message)
+
+
+def _show_here(store: Store, arguments: Arguments, states: Collection[str]) -> None:
+    records = [
+        record
+        for record in _records(store, None if states or arguments.has("mine") or arguments.has("all") else _LAST)
+        if (not states or record.state in states) and (record.started_here or not arguments.has("mine"))
+    ][: None if arguments.has("all") else _LAST]
     if arguments.has("json"):
         show_json([_described(store, record) for record in records])
     elif arguments.has("quiet"):
         show(record.id for record in records)
     elif records:
         _show_table(store, records)
+        if len(records) == _LAST and not arguments.has("all"):
+            say(f"Only the last {_LAST} are shown; --all shows the others too.")
         for record in records:
             if words := absence_of(store, record):
                 say(*words)
+    elif states or arguments.has("mine"):
+        say("No run matches.")
     else:
         say("There are no runs yet.", "Start one: pumasi run train.py")
-    return 0
 
 
 def _records(store: Store, limit: int | None) -> list[RunRecord]:
@@ -97,13 +138,15 @@ def _paint_table(
     show(map(paint_row, lines, states) if is_colourful(sys.stdout) else lines)
 
 
-_CLUSTER_HEADS = ("namespace", "id", "state", "age", "slots", "framework", "command")
+_CLUSTER_HEADS = ("namespace", "id", "state", "age", "slots", "framework", "user", "command")
 
 
-def _show_cluster(place: Place, arguments: Arguments) -> int:
+def _show_cluster(store: Store, place: Place, arguments: Arguments, states: Collection[str]) -> None:
     from pumasi.remote import rows, whys_unattended
 
-    found, now = rows(place, everywhere=arguments.has("all-namespaces"))
+    known, now = rows(place, everywhere=arguments.has("all-namespaces"))
+    own = store.own() if arguments.has("mine") else {row.run for row in known}
+    found = [row for row in known if (not states or row.state(now) in states) and row.run in own]
     if not arguments.has("all"):
         found = found[:_LAST]
     if arguments.has("json"):
@@ -116,20 +159,23 @@ def _show_cluster(place: Place, arguments: Arguments) -> int:
         _paint_table(_CLUSTER_HEADS, cells, [str(each["state"]) for each in values], right=(3, 4))
         for run, why in whys_unattended(place, found, now).items():
             say(*sentences.absence_words(run, why))
+    elif known:
+        say("No run in the cluster matches.")
     else:
-        say("The cluster has no runs there.", "Start one: pumasi run --on k8s train.py")
-    return 0
+        say("The cluster has no runs there.", f"Start one: pumasi run {place.words} train.py")
 
 
 def _row_values(row: Row, now: float) -> dict[str, object]:
     return {
         "namespace": row.namespace,
         "id": row.run,
-        "state": row.note("state") if row.is_attended(now) else "unattended",
+        "state": row.state(now),
         "created": row.created,
         "slots": int(row.note("slots") or 1),
         "framework": row.note("framework"),
         "exit_code": int(row.note("exit-code")) if row.note("exit-code") else None,
+        "user": row.note("user"),
+        "host": row.note("host"),
         "command": row.note("command"),
     }
 
@@ -142,4 +188,5 @@ def _last_metrics(store: Store, record: RunRecord) -> dict[str, float]:
 
 def _described(store: Store, record: RunRecord) -> dict[str, object]:
     metrics = {name: finite(value) for name, value in _last_metrics(store, record).items()}
-    return {**record._asdict(), "metrics": metrics}
+    outcome = record.outcome and with_finite_metrics(record.outcome)
+    return {**record._asdict(), "outcome": outcome, "metrics": metrics}

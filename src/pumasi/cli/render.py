@@ -16,6 +16,7 @@ from pumasi.cli.verbs import JSON, Option, Verb
 from pumasi.errors import UsageError
 
 if TYPE_CHECKING:
+    from pumasi.core.launch import Program
     from pumasi.core.spec import Spec
     from pumasi.kube.manifests import Object
 
@@ -29,7 +30,7 @@ VERB = Verb(
         "pumasi render [options] SCRIPT [arguments of the script …]",
         "pumasi render [options] -- PROGRAM [arguments …]",
     ),
-    about="""Writes a run as Kubernetes objects: a Job, a Service, and ConfigMaps with the code. `kubectl apply -f` runs
+    about="""Writes a run as Kubernetes objects: a Job, a Service, and Secrets with the code. `kubectl apply -f` runs
     them, without Pumasi being there. The same input gives the same file, so it can be kept beside the code.
 
     Nobody is there to look for room, so all pods have the same share of the slots, and the cluster's scheduler places
@@ -55,23 +56,24 @@ VERB = Verb(
 
 def main(arguments: Arguments) -> int:
     from pumasi.agent.files import agent_text
-    from pumasi.config import build_spec
+    from pumasi.config import build_spec, current_folder
     from pumasi.kube.rendering import needs_server_side, open_secrets, render
-    from pumasi.program import find_program
 
     pods = _pods(arguments)
     flags = {key: value for key, value in flags_of(arguments).items() if key not in ("pods", "output")}
-    spec = build_spec({**flags, "on": "k8s"}, Path.cwd(), os.environ)
+    spec = build_spec({**flags, "on": "k8s"}, current_folder(), os.environ)
     if spec.strategy != "together":
         raise UsageError(
             f"A file can't be a run with the strategy {spec.strategy}: somebody has to start one task after the other.",
             "In the cluster, without this machine, it runs with: pumasi run --on k8s -d",
         )
-    program = find_program(spec, os.environ)
-    objects = render(spec, program, agent_text(), _packed(spec, arguments.last("output")), pods)
+    program, packed = _packed(spec, arguments.last("output"))
+    objects = render(spec, program, agent_text(), packed, pods)
     _write(arguments.last("output"), _text(spec, objects, as_json=arguments.has("json")))
     for note in program.notes:
         say(note)
+    for file in arguments.all("env-file"):
+        say(f"Who reads the file can read the variables of {file}.")
     for name in open_secrets(spec.env):
         say(f"Who reads the file can read {name}.", f"A reference keeps it out: --env-from-secret {name}=SECRET/KEY")
     if needs_server_side(objects):
@@ -88,19 +90,17 @@ def _pods(arguments: Arguments) -> int | None:
     return int(given)
 
 
-def _packed(spec: Spec, output: str | None) -> bytes:
+def _packed(spec: Spec, output: str | None) -> tuple[Program, bytes]:
     """Without what is being written, and what was written before: else the same input would not give the same file."""
-    from pumasi.code import pack
-    from pumasi.core.command import script_of
     from pumasi.kube.rendering import MARK
+    from pumasi.session import pack_program
 
     target = _status(output)
-    script = script_of(spec.command)
 
     def is_rendered(status: os.stat_result, head: bytes) -> bool:
         return head.startswith(f"# {MARK}".encode()) or (target is not None and os.path.samestat(status, target))
 
-    return pack(Path(spec.workdir), [script] if script else [], is_rendered).packed
+    return pack_program(spec, say, is_rendered)
 
 
 def _status(output: str | None) -> os.stat_result | None:

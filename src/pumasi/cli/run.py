@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pumasi.cli.foreign import is_count
 from pumasi.cli.output import say, show, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.runs import open_store, size_of
@@ -77,7 +77,28 @@ VERB = Verb(
             _WIRING,
         ),
         Option(("--python",), "the Python to run scripts with; on a cluster one of the image", "PATH", group=_WIRING),
+        Option(
+            ("--requirements",),
+            "install these packages first: a requirements.txt, pyproject.toml or uv.lock",
+            "FILE",
+            group=_WIRING,
+        ),
+        Option(
+            ("--setup",),
+            'run this on each node first, after the packages: "python prepare.py", \'sh -c "…"\' *',
+            "COMMAND",
+            group=_WIRING,
+        ),
         Option(("--env",), "set a variable; NAME alone takes its value from here *", "NAME=VALUE", group=_WIRING),
+        Option(
+            ("--env-file",),
+            "set the variables of this file, NAME=VALUE on each line; --env wins *",
+            "FILE",
+            group=_WIRING,
+        ),
+        Option(
+            ("--workdir",), "run in this folder; the script is looked up there (default: here)", "DIR", group=_WIRING
+        ),
         Option(("--see-gpus",), "what each process sees: auto, own or all", "WHICH", ("auto", "own", "all"), _WIRING),
         Option(("--slot-as-node",), "show each slot as a node of its own (Lightning)", group=_WIRING),
         Option(("--no-shim",), "change nothing in the program's Python", group=_WIRING),
@@ -133,6 +154,7 @@ VERB = Verb(
         ("pumasi run --slots 4 --restarts 3 train.py", "started again when one of them fails"),
         ("pumasi run --per-node -- torchrun train.py", "the launcher starts its own"),
         ("pumasi run -d train.py; pumasi attach", "in the background, and back to it"),
+        ("pumasi run --requirements requirements.txt train.py", "with these packages installed first"),
         ("pumasi run --on k8s --gpus 6 --image IMG train.py", "on the GPUs of a cluster"),
     ),
 )
@@ -147,16 +169,34 @@ _SWITCHES: dict[str, tuple[str, bool]] = {
     "no-wait": ("wait", False),
 }
 _REPEATED = frozenset(
-    ("node-selector", "toleration", "topology", "env-from-secret", "mount", "label", "annotation", "set")
+    (
+        "setup",
+        "env-file",
+        "node-selector",
+        "toleration",
+        "topology",
+        "env-from-secret",
+        "mount",
+        "label",
+        "annotation",
+        "set",
+    )
 )
 _OURS = frozenset(("detach", "quiet", "dry-run", "json", "env"))
 
 
 def main(arguments: Arguments) -> int:
-    from pumasi.config import build_spec
+    from pumasi.config import build_spec, current_folder
 
-    spec = build_spec(flags_of(arguments), Path.cwd(), os.environ)
-    if arguments.has("dry-run"):
+    namespace = arguments.last("namespace")
+    if namespace and is_count(namespace):
+        raise UsageError(
+            f"-n {namespace}: -n is the namespace on a cluster, as kubectl has it.",
+            f"For {namespace} processes: --slots {namespace}",
+        )
+    is_plan = arguments.has("dry-run")
+    spec = build_spec(flags_of(arguments), current_folder(), os.environ, without_values=is_plan)
+    if is_plan:
         if spec.pool != "local" and spec.strategy == "together":
             return _preview_there(spec, arguments)
         return _preview(spec, as_json=arguments.has("json"))
@@ -216,7 +256,7 @@ def _detach(spec: Spec, arguments: Arguments) -> int:
     else:
         from pumasi.remote import detach as detach_there
 
-        record = detach_there(open_store(), spec, say)
+        record = detach_there(open_store(), spec, say, warn=say)
     if arguments.has("json"):
         show_json({"run": record.id})
         return 0
@@ -247,7 +287,7 @@ def _preview_there(spec: Spec, arguments: Arguments) -> int:
     from pumasi.session import prepare
     from pumasi.store import default_home
 
-    spec, program, packed = prepare(spec, default_home(os.environ))
+    spec, program, packed = prepare(spec, default_home(os.environ), say)
     objects = asyncio.run(preview_cluster(spec, program, packed, say, detached=arguments.has("detach")))
     for note in program.notes:
         say(note)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pumasi.cli import sentences
+from pumasi.cli.board import replayed
 from pumasi.cli.output import say
-from pumasi.errors import ClusterTrouble, NotFound, UsageError
-from pumasi.store import RunRecord, Store, default_home
+from pumasi.errors import ClusterTrouble, NotFound, SpecError, UsageError
+from pumasi.store import EventRow, RunRecord, Store, default_home
 
 if TYPE_CHECKING:
     from pumasi.cli.parsing import Arguments
@@ -21,10 +23,10 @@ def open_store() -> Store:
     return Store.open(default_home(os.environ))
 
 
-def find_run(store: Store, arguments: Arguments, *, output: bool = False) -> RunRecord:
-    """The run that was named, or the last one, as it is now: a manager that died meanwhile is noticed. `output`: what
-    it wrote is asked for, too."""
-    record = _find(store, arguments, arguments.rest[0] if arguments.rest else None)
+def find_run(store: Store, arguments: Arguments, *, output: bool = False, running_first: bool = False) -> RunRecord:
+    """The run that was named, or the last one that was started from here, as it is now: a manager that died meanwhile
+    is noticed. `output`: what it wrote is asked for, too. `running_first`: see `Store.find`."""
+    record = _find(store, arguments, arguments.rest[0] if arguments.rest else None, running_first)
     if output and record.is_remote:
         from pumasi.copying import copy_logs
 
@@ -36,21 +38,23 @@ def find_run(store: Store, arguments: Arguments, *, output: bool = False) -> Run
     return record
 
 
-def find_runs(store: Store, arguments: Arguments) -> list[RunRecord]:
+def find_runs(store: Store, arguments: Arguments, *, running_first: bool = False) -> list[RunRecord]:
     """All the runs that were named, each once; they are all looked for before anything is done to one."""
     names: list[str | None] = [*arguments.rest] or [None]
-    return list({record.id: record for record in (_find(store, arguments, name) for name in names)}.values())
+    found = [_find(store, arguments, name, running_first) for name in names]
+    return list({record.id: record for record in found}.values())
 
 
-def _find(store: Store, arguments: Arguments, name: str | None) -> RunRecord:
+def _find(store: Store, arguments: Arguments, name: str | None, running_first: bool) -> RunRecord:
     if place := place_in(arguments):
         from pumasi.remote import find as find_there
 
-        return find_there(store, place, name, everywhere=arguments.has("all-namespaces"))
+        everywhere = arguments.has("all-namespaces")
+        return find_there(store, place, name, everywhere=everywhere, running_first=running_first)
     from pumasi.control import find
 
     try:
-        return find(store, name)
+        return find(store, name, running_first=running_first)
     except NotFound as error:
         hint = "If it runs on a cluster and was started elsewhere: --on k8s looks there."
         raise NotFound(error.message, f"{error.hint}\n{hint}" if name else error.hint) from None
@@ -79,7 +83,20 @@ def place_in(arguments: Arguments) -> Place | None:
         raise UsageError(f"'{pool}' is no pool that Pumasi knows.", "Write --on local, --on k8s or --on k8s:CONTEXT.")
     from pumasi.remote import Place
 
-    return Place(context, arguments.last("namespace") or "")
+    return Place(context, _namespace_in(arguments))
+
+
+def _namespace_in(arguments: Arguments) -> str:
+    from pumasi.core import kubewords
+
+    name = arguments.last("namespace")
+    if name is None:
+        return ""
+    try:
+        kubewords.namespace(name)
+    except SpecError as error:
+        raise UsageError(f"--namespace: {error.message}.", f"{error.hint.capitalize()}.") from None
+    return name
 
 
 def command_of(record: RunRecord) -> str:
@@ -96,7 +113,7 @@ def size_of(spec: Mapping[str, Any]) -> int:
     return int(trainers + spec.get("ps", 0) + bool(spec.get("evaluator")))
 
 
-def time_taken(record: RunRecord) -> float:
-    """From the first start of its processes, if there was one."""
-    began = record.started or record.created
-    return (record.ended or began) - began
+def times_of(record: RunRecord, events: Iterable[EventRow]) -> tuple[float, float]:
+    """How long its processes have run, and how long it waited before: as the view of it counts."""
+    board = replayed(events)
+    return board.elapsed(record.ended or time.time()), board.waited

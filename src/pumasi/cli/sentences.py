@@ -19,11 +19,14 @@ _VERDICTS = {
     "stopped": "was stopped",
 }
 
+_NOTED_WAIT = 2.0
+"""Seconds from which on a wait is worth a word: every start takes a moment."""
+
 
 def plan_line(run: str, data: Mapping[str, Any]) -> str:
     """train-x7k2p · 4 slots on this machine · torch (train.py imports torch) · python 3.11 (.venv)"""
     parts = [run, where(data), _framework(data), _gpus(data)]
-    parts.append(_interpreter(str(data.get("python") or "")))
+    parts += [_interpreter(str(data.get("python") or "")), str(data.get("packages") or "")]
     return " · ".join(part for part in parts if part)
 
 
@@ -102,7 +105,7 @@ def phase_line(kind: str, data: Mapping[str, Any]) -> str:
     if kind == "note":
         return str(data["text"])
     if kind == "waiting":
-        return f"{_task(data)}waiting: {data['reason']}"
+        return f"{_task(data)}{waiting_words(str(data['reason']))}"
     if kind == "task ended":
         return task_end(data) if data["verdict"] in ("failed", "lost") else ""
     if kind == "running" and "task" in data:
@@ -111,12 +114,19 @@ def phase_line(kind: str, data: Mapping[str, Any]) -> str:
         ranks = len(data.get("ranks", ()))
         return "running" if ranks == 1 else f"running: {ranks} processes"
     if kind == "restarting":
-        return f"{_task(data)}starting again (attempt {data['attempt'] + 1}): {data['reason']}"
+        return f"{_task(data)}starting again (attempt {data['attempt']}): {data['reason']}"
     if kind == "gap":
         return f"{count(data['lines'], 'line')} of rank {data['rank']} were lost: the log went faster than it was read"
+    if kind == "stop asked":
+        return f"{data['by']} asked to stop it"
     if kind == "ending":
         return f"{_task(data)}ending: {data['why']}" if data.get("why") else f"{_task(data)}ending"
     return ""
+
+
+def waiting_words(reason: str) -> str:
+    """waiting for 5 GPUs: …, or the sentence that says why."""
+    return f"waiting {reason}" if reason.startswith("for ") else f"waiting: {reason}"
 
 
 def task_end(data: Mapping[str, Any]) -> str:
@@ -140,21 +150,37 @@ def left_words(run: str) -> list[str]:
     return [f"{run} goes on in the background.", f"pumasi attach {run}", f"pumasi stop {run}"]
 
 
-def end_line(run: str, data: Mapping[str, Any], elapsed: float, metrics: Mapping[str, float]) -> str:
+def end_line(
+    run: str, data: Mapping[str, Any], elapsed: float, metrics: Mapping[str, float], *, waited: float = 0.0
+) -> str:
     """One sentence about the outcome."""
     verdict = str(data["verdict"])
-    said = f"{run} {_VERDICTS.get(verdict, verdict)} after {duration(elapsed)}"
+    said = f"{run} {_VERDICTS.get(verdict, verdict)} after {time_words(elapsed, waited)}"
     if verdict == "done":
         noted = notable(metrics)
         return f"{said} · {noted}" if noted else f"{said}."
     return f"{said}: {data['reason']}" if data.get("reason") else f"{said}."
 
 
+def time_words(elapsed: float, waited: float) -> str:
+    """6.1 s · 6.1 s (waited 40 s): before its processes ran for the first time"""
+    return duration(elapsed) + (f" (waited {duration(waited)})" if waited >= _NOTED_WAIT else "")
+
+
 def end_details(run: str, data: Mapping[str, Any], words: Sequence[str] | None, has_metrics: bool) -> list[str]:
     """What stands below the sentence: the last lines of the rank that failed first, what to do, the next commands."""
     tail = [f"| {line}" for line in data.get("tail") or ()]
     hint = [str(data["hint"])] if data.get("hint") else []
-    return [*tail, *hint, *next_commands(run, data, words, has_metrics)]
+    return [*tail, *hint, *next_commands(run, data, words, has_metrics), *fetching(run, data)]
+
+
+def fetching(run: str, data: Mapping[str, Any]) -> list[str]:
+    """How to have what it left on a volume, if it did."""
+    if not data.get("result"):
+        return []
+    from pumasi.cli.fetching import fetch_lines
+
+    return fetch_lines(run, data["result"])
 
 
 def next_commands(run: str, data: Mapping[str, Any], words: Sequence[str] | None, has_metrics: bool) -> list[str]:
@@ -166,6 +192,7 @@ def next_commands(run: str, data: Mapping[str, Any], words: Sequence[str] | None
     if verdict == "done":
         return [logs, f"pumasi metrics {run}" if has_metrics else f"pumasi show {run}"]
     has_culprit = data.get("rank") is not None or data.get("node") is not None
-    if verdict == "lost" and has_culprit and not data.get("task") and words is not None and "--restarts" not in words:
+    may_help = verdict == "lost" and has_culprit and data.get("cause") != "oom"
+    if may_help and not data.get("task") and words is not None and "--restarts" not in words:
         return [logs, f"pumasi run --restarts 3 {shlex.join(words)}"]
     return [logs, f"pumasi show {run}"]

@@ -25,11 +25,12 @@ VERB = Verb(
     usage=(
         "pumasi serve FILE [options]",
         "pumasi serve FILE --on k8s[:CONTEXT] --image IMAGE [options]",
-        "pumasi serve --on k8s[:CONTEXT] --remove --name NAME",
+        "pumasi serve --on k8s[:CONTEXT] --list",
+        "pumasi serve --on k8s[:CONTEXT] --token|--remove --name NAME",
     ),
     about="""Serves a trained model as a page and a JSON API: a .keras or .h5 file of Keras, or a TorchScript .pt. What
     people type is turned into numbers as it was for the training, by FILE.preprocessing.json: docs/serve.md says how a
-    training script writes it. Files that change are loaded again, without a request being lost; so they are on SIGHUP.
+    training script writes it. Files that change are loaded again, and at once on SIGHUP, without a request being lost.
 
     Only this machine can ask, unless --host says otherwise; then only who has the token that is printed. Ctrl-C ends
     it at once; SIGTERM lets it finish what it is answering.
@@ -44,7 +45,9 @@ VERB = Verb(
         Option(("--preprocessing",), "the file that says how inputs become numbers", "FILE"),
         Option(("--host",), "listen at this address, for others too; 0.0.0.0: at all (default: 127.0.0.1)", "ADDRESS"),
         Option(("--port",), "listen at this port; 0: any that is free (default: 8000)", "N"),
-        Option(("--no-token",), "everybody who reaches --host may ask: for who puts something in front of it"),
+        Option(
+            ("--no-token",), "answer everybody who reaches --host, for example behind a proxy that authenticates users"
+        ),
         Option(("--rate",), "requests a second of each client; 0: no limit (default: 100, on a cluster 0)", "N"),
         Option(("--for",), "end when nobody has asked anything for so long", "SECONDS"),
         JSON,
@@ -68,6 +71,8 @@ VERB = Verb(
         ),
         *NODES[:2],
         Option(("--dry-run",), "print the objects as YAML, and make nothing", group=CLUSTER),
+        Option(("--list",), "list what is served in the namespace, and how to reach it", group=CLUSTER),
+        Option(("--token",), "print the token of what is served as --name, and its address", group=CLUSTER),
         Option(("--remove",), "remove what is served as --name; the volume stays", group=CLUSTER),
     ),
     takes=(0, 1),
@@ -77,10 +82,13 @@ VERB = Verb(
         ("pumasi serve final.keras --vote runs", "all models of runs vote"),
         ("pumasi serve final.keras --host 0.0.0.0", "for others, who need the token in the address"),
         ("pumasi serve final.keras --on k8s --image IMG", "by a cluster, also when you are gone"),
+        ("pumasi serve --on k8s --list", "what the cluster serves"),
     ),
 )
 
 
+_ABOUT_SERVED = ("list", "token", "remove")
+"""Options about what is served already."""
 _HERE_ONLY = ("host", "port", "for")
 _CLUSTER_ONLY = tuple(option.key for option in VERB.options if option.group == CLUSTER and option.key != "on")
 
@@ -91,7 +99,7 @@ def main(arguments: Arguments) -> int:
         if is_far:
             raise UsageError(f"--{wrong} is for this machine, but --on names a cluster.", "Leave one of the two out.")
         raise UsageError(f"--{wrong} is for clusters.", "Add --on k8s.")
-    if not arguments.rest and not arguments.has("remove"):
+    if not arguments.rest and not any(map(arguments.has, _ABOUT_SERVED)):
         raise UsageError("'pumasi serve' needs FILE.", f"Usage: {VERB.usage[0]}")
     if not is_far:
         return _serve_here(arguments)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import sys
 from collections.abc import Callable
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pumasi.cli.nodes import cluster
-from pumasi.cli.output import say, show_json
+from pumasi.cli.output import columns, say, show, show_json
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.serve import MOST, Telling, number
+from pumasi.cli.text import age, table
 from pumasi.core import kubewords
 from pumasi.errors import SpecError, UsageError
 from pumasi.kube.deploying import Address, Asked, Cluster, deploy, objects, on_volume, remove
 from pumasi.kube.manifests import PYTHON
+from pumasi.kube.served import Served, list_served, token_of
 from pumasi.kube.serving import EXPOSURES, Wish
 from pumasi.kube.volumes import Volume
+from pumasi.serve.sources import check
 
 T = TypeVar("T")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
@@ -26,7 +30,11 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?")
 
 
 def main(arguments: Arguments, telling: Telling) -> int:
+    if arguments.has("list"):
+        return asyncio.run(_list(arguments, telling))
     name = _name(arguments)
+    if arguments.has("token"):
+        return asyncio.run(_token(arguments, name, telling))
     if arguments.has("remove"):
         return asyncio.run(_remove(arguments, name, telling))
     wish, asked, volume = _wish(arguments, name), _asked(arguments), _volume(arguments, name)
@@ -43,7 +51,7 @@ async def _deploy(arguments: Arguments, wish: Wish, asked: Asked, volume: kubewo
     telling.close()
     if arguments.has("json"):
         show_json(_described(place.namespace, wish, found))
-    say(*_told(place.namespace, wish, found, _again(arguments, place.namespace, wish.name)))
+    say(*_told(place, wish, found, _again(arguments, place.namespace, wish.name)))
     return 0
 
 
@@ -52,9 +60,60 @@ async def _remove(arguments: Arguments, name: str, telling: Telling) -> int:
         place = Cluster(api, _namespace(arguments) or api.connection.namespace, telling.say)
         kept = await remove(place, name)
     telling.close()
-    stays = [f"The volume {claim} stays: kubectl -n {place.namespace} delete pvc {claim}" for claim in kept]
+    stays = [f"The volume {claim} stays: {place.kubectl} delete pvc {claim}" for claim in kept]
     say(f"{name} is removed.", *stays)
     return 0
+
+
+async def _list(arguments: Arguments, telling: Telling) -> int:
+    if arguments.rest:
+        raise UsageError(f"--list shows all that is served, and takes no FILE; '{arguments.rest[0]}' is too much.")
+    async with cluster(arguments.last("on") or "") as api:
+        place = Cluster(api, _namespace(arguments) or api.connection.namespace, telling.say)
+        rows = await list_served(place)
+        now = api.now
+    telling.close()
+    if arguments.has("json"):
+        show_json([{**row._asdict(), "url": row.url or None} for row in rows])
+    elif rows:
+        cells = [
+            (row.name, row.model, f"{row.ready}/{row.replicas}", age(now - row.created), _reached(place, row))
+            for row in rows
+        ]
+        show(table(("name", "model", "ready", "age", "address"), cells, columns(), right=(3,)))
+    else:
+        say(
+            f"Nothing is served in the namespace {place.namespace}.",
+            "To serve a model: pumasi serve FILE --on k8s --image IMAGE",
+        )
+    return 0
+
+
+def _reached(place: Cluster, row: Served) -> str:
+    if row.url:
+        return row.url
+    return "none yet" if row.expose == "LoadBalancer" else _forward(place, row.name)
+
+
+async def _token(arguments: Arguments, name: str, telling: Telling) -> int:
+    async with cluster(arguments.last("on") or "") as api:
+        place = Cluster(api, _namespace(arguments) or api.connection.namespace, telling.say)
+        token = await token_of(place, name)
+        row = next((row for row in await list_served(place) if row.name == name), None)
+    telling.close()
+    if arguments.has("json"):
+        show_json({"name": name, "namespace": place.namespace, "token": token, "url": (row and row.url) or None})
+        return 0
+    show([token])
+    sys.stdout.flush()
+    if row:
+        address = row.url or f"{_forward(place, name)} and then http://127.0.0.1:8000/"
+        say(f"{name}: {address}?token={token}")
+    return 0
+
+
+def _forward(place: Cluster, name: str) -> str:
+    return f"{place.kubectl} port-forward service/{name} 8000:80"
 
 
 def _show(wish: Wish, asked: Asked, volume: kubewords.Wanted) -> int:
@@ -71,9 +130,12 @@ def _show(wish: Wish, asked: Asked, volume: kubewords.Wanted) -> int:
 def _name(arguments: Arguments) -> str:
     given = arguments.last("name")
     if given is None:
-        if arguments.has("remove"):
-            raise UsageError("--remove needs the name of what is served.", "Add --name NAME.")
-        stem = PurePath(arguments.rest[0]).name.partition(".")[0].lower()
+        if option := next((key for key in ("token", "remove") if arguments.has(key)), ""):
+            raise UsageError(f"--{option} needs the name of what is served.", "Add --name NAME.")
+        path = Path(arguments.rest[0])
+        if path.is_dir() and not on_volume(arguments.rest[0]):
+            check(path)  # Before its name, which may be none: . or /
+        stem = path.name.partition(".")[0].lower()
         given = re.sub("[^a-z0-9]+", "-", stem).strip("-")
     if not _NAME.fullmatch(given):
         right = "Write --name with at most 50 lower-case letters, digits and dashes, a letter first."
@@ -138,23 +200,22 @@ def _checked(key: str, read: Callable[[str], T], text: str) -> T:
 # ---- what is said
 
 
-def _told(namespace: str, wish: Wish, found: Address, again: str) -> list[str]:
+def _told(place: Cluster, wish: Wish, found: Address, again: str) -> list[str]:
     query = f"/?token={found.token}" if found.token else "/"
-    forward = f"kubectl -n {namespace} port-forward service/{wish.name} 8000:80"
     lines = [f"{wish.name} is served: {found.url}"]
     if not found.url:
-        lines = [f"{wish.name} is served, but has no address yet: kubectl -n {namespace} get service {wish.name}"]
+        lines = [f"{wish.name} is served, but has no address yet: {place.kubectl} get service {wish.name}"]
         lines.append(f"Then http://ADDRESS{query}")
     elif wish.expose == "ClusterIP":
         lines = [f"{wish.name} is served, for the pods of the cluster: {found.url}"]
-        lines.append(f"From here: {forward} and then http://127.0.0.1:8000{query}")
+        lines.append(f"From here: {_forward(place, wish.name)} and then http://127.0.0.1:8000{query}")
     elif wish.expose == "NodePort":
         lines.append("The other nodes answer at the same port.")
     return [*lines, f"To remove it: {again} --remove"]
 
 
 def _again(arguments: Arguments, namespace: str, name: str) -> str:
-    return f"pumasi serve --on {arguments.last('on')} -n {namespace} --name {name}"
+    return f"pumasi serve --on {shlex.quote(arguments.last('on') or '')} -n {namespace} --name {name}"
 
 
 def _described(namespace: str, wish: Wish, found: Address) -> dict[str, Any]:

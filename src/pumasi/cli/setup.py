@@ -22,9 +22,9 @@ VERB = Verb(
     about="""Gives a namespace what runs need that go on in the cluster without you: a ServiceAccount for their manager,
     with exactly the rights that it uses. Runs that you watch have your own rights, and need none of this.
 
-    One right reaches beyond the namespace: to list nodes and pods, which is how Pumasi sees what is free. Who may not
-    give that away gets the rest; slots are then placed by the cluster's scheduler, one a pod. Doing it twice does no
-    harm.""",
+    One right reaches beyond the namespace: to list and watch nodes, pods and Jobs, which is how Pumasi sees what is
+    free and which runs wait. Who may not give that away gets the rest; slots are then placed by the cluster's
+    scheduler, one a pod. Doing it twice does no harm.""",
     options=(
         ON._replace(help="the cluster: k8s (default), or k8s:CONTEXT of your kubeconfig", choices=()),
         Option(("-n", "--namespace"), "the namespace (default: that of the kubeconfig)", "NAME"),
@@ -110,11 +110,38 @@ async def _change(arguments: Arguments) -> list[dict[str, str]]:
 
     namespace = _namespace(arguments)
     near = of_namespace(namespace)
-    far = [] if arguments.has("no-cluster-role") else of_cluster(namespace)
     async with cluster(_pool(arguments)) as api:
+        uid = "" if arguments.has("remove") else await _uid_of(api, namespace)
+        far = [] if arguments.has("no-cluster-role") else of_cluster(namespace, uid)
+        swept = await _sweep(api) if far else []
         if arguments.has("remove"):
-            return await _remove(api, near, far)
-        return await _make(api, near, far)
+            return [*swept, *await _remove(api, near, far)]
+        return [*swept, *await _make(api, near, far)]
+
+
+async def _sweep(api: Api) -> list[dict[str, str]]:
+    """Bindings of namespaces that are gone. Those that know their namespace's uid go with it; one that was printed does
+    not know it. Bindings are listed first: so none is of a namespace that was made after the namespaces were listed."""
+    try:
+        bindings = await _bindings(api)
+        there = {each["metadata"]["name"] for each in await api.list("/api/v1/namespaces", metadata_only=True)}
+        stale = [each for each in bindings if (named := _namespaces(each)) and named.isdisjoint(there)]
+        return [_told(each, await _delete(api, each)) for each in stale]
+    except Forbidden:
+        return []
+
+
+def _namespaces(binding: Mapping[str, Any]) -> set[str]:
+    """Of the accounts that it is for; somebody may have put others there, which have no namespace."""
+    return {each["namespace"] for each in binding.get("subjects") or () if each.get("namespace")}
+
+
+async def _uid_of(api: Api, namespace: str) -> str:
+    """Empty if the user may not read it. A namespace that is missing is reported when something is made in it."""
+    try:
+        return str((await api.get(f"/api/v1/namespaces/{namespace}"))["metadata"]["uid"])
+    except (Forbidden, NotThere):
+        return ""
 
 
 async def _make(api: Api, near: Sequence[Object], far: Sequence[Object]) -> list[dict[str, str]]:
@@ -149,7 +176,7 @@ async def _apply(api: Api, thing: Object) -> str:
     except Forbidden as error:
         raise Forbidden(error.message, _by_an_administrator(namespace)) from None
     except NotThere as error:
-        raise NotThere(error.message, f"kubectl create namespace {namespace}") from None
+        raise NotThere(error.message, f"{api.connection.kubectl()} create namespace {namespace}") from None
 
 
 async def _remove(api: Api, near: Sequence[Object], far: Sequence[Object]) -> list[dict[str, str]]:
@@ -163,7 +190,7 @@ async def _remove(api: Api, near: Sequence[Object], far: Sequence[Object]) -> li
 async def _delete_if_allowed(api: Api, thing: Object) -> str:
     """The ClusterRole stays as long as another namespace has a binding to it."""
     try:
-        if thing["kind"] == "ClusterRole" and await _others(api):
+        if thing["kind"] == "ClusterRole" and await _bindings(api):
             return "kept"
         return await _delete(api, thing)
     except Forbidden:
@@ -176,12 +203,13 @@ async def _delete(api: Api, thing: Object) -> str:
     return "removed" if await api.delete(path_of(thing)) else "absent"
 
 
-async def _others(api: Api) -> bool:
+async def _bindings(api: Api) -> list[Object]:
     from pumasi.kube.rights import MANAGED, NAME, RBAC
 
     selector = ",".join(f"{key}={value}" for key, value in MANAGED.items())
-    bindings = await api.list(f"/apis/{RBAC}/v1/clusterrolebindings", labelSelector=selector)
-    return any(binding["roleRef"]["name"] == NAME for binding in bindings)
+    found = await api.list(f"/apis/{RBAC}/v1/clusterrolebindings", labelSelector=selector)
+    kind = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRoleBinding"}  # A list leaves these two out.
+    return [{**kind, **binding} for binding in found if binding["roleRef"]["name"] == NAME]
 
 
 def _told(thing: Mapping[str, Any], result: str) -> dict[str, str]:

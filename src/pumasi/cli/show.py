@@ -11,10 +11,12 @@ from pumasi.cli import sentences
 from pumasi.cli.board import Board, replayed
 from pumasi.cli.output import STATE_COLOURS, columns, paint, show, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.runs import absence_of, command_of, find_run, open_store, time_taken
+from pumasi.cli.runs import absence_of, command_of, find_run, open_store, times_of
 from pumasi.cli.sentences import report_lines
-from pumasi.cli.text import age, clean, count, duration, finite, notable, table
+from pumasi.cli.text import age, count, finite, notable, table, with_finite_metrics
 from pumasi.cli.verbs import JSON, RUNS, WHERE, Verb
+from pumasi.core.person import Person
+from pumasi.core.printable import clean
 from pumasi.store import EventRow, RunRecord, Store
 
 VERB = Verb(
@@ -40,9 +42,9 @@ def main(arguments: Arguments) -> int:
     for rank, values in store.last_metrics(record.id).items():
         if rank in board.ranks:
             board.ranks[rank].values = values
-    show(_heading(record))
+    show(_heading(record, events))
     show(_facts(store, record))
-    show(_outcome(record))
+    show(_outcome(record, events))
     show(_absence(store, record))
     show(_reported(events))
     show(_ranks(board))
@@ -54,6 +56,7 @@ def _described(store: Store, record: RunRecord, events: Sequence[EventRow]) -> d
     last = store.last_metrics(record.id)
     return {
         **record._asdict(),
+        "outcome": record.outcome and with_finite_metrics(record.outcome),
         "folder": str(store.folder(record.id)),
         "metrics": {rank: {name: finite(value) for name, value in row.items()} for rank, row in last.items()},
         "events": [{"at": event.at, "event": event.kind, **event.data} for event in events],
@@ -65,21 +68,21 @@ def _reported(events: Sequence[EventRow]) -> list[str]:
     return ["", *report_lines(told[-1])] if told else []
 
 
-def _heading(record: RunRecord) -> list[str]:
+def _heading(record: RunRecord, events: Sequence[EventRow]) -> list[str]:
     state = paint(record.state, STATE_COLOURS.get(record.state, ""), sys.stdout)
-    end = record.ended or time.time()
-    took = f", {duration(end - record.started)}" if record.started else ""
+    took = f", {sentences.time_words(*times_of(record, events))}" if record.started else ""
     return [f"{paint(record.id, 'bold', sys.stdout)}  {state}{took}", ""]
 
 
 def _facts(store: Store, record: RunRecord) -> list[str]:
     facts = {
         "command": command_of(record),
+        "by": str(Person(record.user, record.host)) if record.user else "",
         "in": str(record.spec.get("workdir", "")),
         "on": f"{record.spec['on']}, namespace {record.spec.get('namespace')}" if record.is_remote else "",
         "slots": _placed(record),
         "framework": record.framework,
-        "attempt": str(record.attempt + 1) if record.attempt else "",
+        "attempt": f"{record.attempt} (the first is 0)" if record.attempt else "",
         "options": _options(record),
         "begun": _when(record.created),
         "ended": _when(record.ended) if record.ended else "",
@@ -106,18 +109,25 @@ def _options(record: RunRecord) -> str:
         if name not in _TOLD_APART and name in DEFAULTS and value != DEFAULTS[name]
     }
     names: Any = record.spec.get("env") or {}
-    return ", ".join([*(f"{name} {value}" for name, value in changed.items()), *(f"env {name}" for name in names)])
+    return ", ".join(
+        [*(f"{name} {_plain(value)}" for name, value in changed.items()), *(f"env {name}" for name in names)]
+    )
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _when(at: float) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} ({age(time.time() - at)} ago)"
 
 
-def _outcome(record: RunRecord) -> list[str]:
+def _outcome(record: RunRecord, events: Sequence[EventRow]) -> list[str]:
     if record.outcome is None:
         return []
     told: dict[str, Any] = {"verdict": record.state, **record.outcome}
-    line = sentences.end_line(record.id, told, time_taken(record), {})
+    took, waited = times_of(record, events)
+    line = sentences.end_line(record.id, told, took, {}, waited=waited)
     return ["", line, *(f"  {part}" for part in sentences.end_details(record.id, told, None, has_metrics=True))]
 
 
@@ -160,7 +170,7 @@ def _event_line(event: EventRow) -> str:
     if event.kind == "rank ended":
         return f"rank {data.get('rank')} ended: {_end(data)}"
     if event.kind == "starting":
-        return f"starting attempt {int(str(data.get('attempt', 0))) + 1}"
+        return f"starting attempt {data.get('attempt', 0)}"
     return sentences.phase_line(event.kind, data) or event.kind
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
+
+from pumasi.core.printable import clean
 
 ELLIPSIS = "…"
 _BARS = "▁▂▃▄▅▆▇█"
@@ -47,13 +50,6 @@ def fit(text: str, columns: int) -> str:
 def pad(text: str, columns: int, *, right: bool = False) -> str:
     space = " " * (columns - width(text))
     return space + text if right else text + space
-
-
-def clean(text: str) -> str:
-    """One line without control characters: a command or a metric's name must not steer the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def importance(metric: str) -> tuple[int, str]:
@@ -149,6 +145,12 @@ def sparkline(values: Sequence[float], columns: int) -> str:
     low, high = min(finite), max(finite)
     steps = (len(_BARS) - 1) / (high - low) if high > low else 0
     return "".join(_BARS[round((value - low) * steps)] for value in finite)
+
+
+def with_finite_metrics(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON has it."""
+    metrics = outcome.get("metrics") or {}
+    return {**outcome, **({"metrics": {name: finite(value) for name, value in metrics.items()}} if metrics else {})}
 
 
 def finite(value: float) -> float | None:

@@ -43,7 +43,7 @@ JSON = Option(("--json",), "print JSON, for programs")
 
 WHERE = (
     Option(("--on",), "where to look for the run: k8s, k8s:CONTEXT; else among those known here", "POOL"),
-    Option(("--namespace",), "in that namespace of the cluster", "NAME"),
+    Option(("-n", "--namespace"), "in that namespace of the cluster", "NAME"),
     Option(("-A", "--all-namespaces"), "in all namespaces of the cluster"),
 )
 """For the verbs that are about a run."""

@@ -16,7 +16,8 @@ from pumasi.cli import sentences
 from pumasi.cli.board import Board
 from pumasi.cli.output import is_colourful, say
 from pumasi.cli.printer import Printer, Write
-from pumasi.cli.text import finite
+from pumasi.cli.text import finite, with_finite_metrics
+from pumasi.core.frames import OpenLines
 
 if TYPE_CHECKING:
     from pumasi.core.frames import Frame
@@ -39,6 +40,8 @@ class PlainView:
 
     def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
         self.board.event(at, kind, data)
+        if kind in ENDS_ATTEMPT:
+            self._printer.end_attempt(ranks_of(self.board, data))
         if kind == "report":
             self._report = sentences.report_lines(data)
         elif kind == "finished":
@@ -50,7 +53,7 @@ class PlainView:
             if words:
                 say(*words)
 
-    def output(self, frames: Iterable[Frame]) -> None:
+    def output(self, frames: Sequence[Frame]) -> None:
         self._printer.output(frames)
 
     def reading(self, rank: int, reading: Reading) -> None:
@@ -74,15 +77,21 @@ class JsonView:
     def __init__(self, write: Write) -> None:
         self._write = write
         self._end: list[Mapping[str, Any]] = []
+        self._open = OpenLines()
 
     def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
+        if kind == "restarting" and "task" not in data:
+            self._show_output(self._open.close())
         told = {"event": kind, "at": at, **data}
         if kind == "finished":
-            self._end = [told]
+            self._end = [with_finite_metrics(told)]
         else:
             self._show([told])
 
-    def output(self, frames: Iterable[Frame]) -> None:
+    def output(self, frames: Sequence[Frame]) -> None:
+        self._show_output(self._open.closing(frames))
+
+    def _show_output(self, frames: Iterable[Frame]) -> None:
         self._show(
             {
                 "event": "output",
@@ -111,6 +120,16 @@ class JsonView:
         self._write(False, text.encode(errors="replace"))
 
 
+ENDS_ATTEMPT = ("restarting", "task ended")
+
+
+def ranks_of(board: Board, data: Mapping[str, Any]) -> list[int] | None:
+    """The processes of the task that an event is about; None: all, where there is only one task."""
+    if "task" not in data:
+        return None
+    return [number for number, label in board.labels.items() if label.partition(":")[0] == data["task"]]
+
+
 def event_words(run: str, kind: str, data: Mapping[str, Any]) -> list[str]:
     """What is said of an event as it happens."""
     if kind == "planned":
@@ -125,7 +144,7 @@ def event_words(run: str, kind: str, data: Mapping[str, Any]) -> list[str]:
 
 def end_words(board: Board, at: float, data: Mapping[str, Any], words: Sequence[str] | None) -> list[str]:
     metrics = data.get("metrics") or board.metrics()
-    line = sentences.end_line(board.run, data, board.elapsed(at), metrics)
+    line = sentences.end_line(board.run, data, board.elapsed(at), metrics, waited=board.waited)
     return [line, *sentences.end_details(board.run, data, words, bool(metrics))]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from pumasi.cli import sentences
 from pumasi.cli.output import say, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.runs import absence_of, find_run, open_store, time_taken
+from pumasi.cli.runs import absence_of, find_run, open_store, times_of
+from pumasi.cli.text import with_finite_metrics
 from pumasi.cli.verbs import JSON, RUNS, WHERE, Option, Verb
 from pumasi.errors import SpecError, UsageError
 
@@ -33,7 +34,7 @@ def main(arguments: Arguments) -> int:
     limit = arguments.last("timeout")
     timeout = None if limit is None else _seconds(limit)
     store = open_store()
-    record = find_run(store, arguments)
+    record = find_run(store, arguments, running_first=True)
     if words := absence_of(store, record):
         say(*words)
     try:
@@ -43,10 +44,14 @@ def main(arguments: Arguments) -> int:
         return _NOT_IN_TIME
     told: dict[str, Any] = {"verdict": record.state, **(record.outcome or {})}
     if arguments.has("json"):
-        show_json({"run": record.id, "exit_code": record.exit_code, **told})
+        show_json({"run": record.id, "exit_code": record.exit_code, **with_finite_metrics(told)})
         return record.exit_code or 0
     metrics = next(iter(store.last_metrics(record.id).values()), {})
-    say(sentences.end_line(record.id, told, time_taken(record), metrics))
+    took, waited = times_of(record, store.events(record.id))
+    say(
+        sentences.end_line(record.id, told, took, metrics, waited=waited),
+        *sentences.fetching(record.id, told),
+    )
     return record.exit_code or 0
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 STDOUT_LINE = b"|"
@@ -23,6 +23,7 @@ STDOUT_PROGRESS = b"~"
 """A line that ended in a carriage return: the next one overwrites it."""
 STDERR_PROGRESS = b"^"
 
+_LINES = frozenset((STDOUT_LINE, STDERR_LINE))
 _STDERR = frozenset((STDERR_LINE, STDERR_PIECE, STDERR_PROGRESS))
 _ENDS = {STDOUT_LINE: b"\n", STDERR_LINE: b"\n", STDOUT_PROGRESS: b"\r", STDERR_PROGRESS: b"\r"}
 _FRAME = re.compile(rb"^(\d+)\.(\d+) (\d{13})([|:>}~^])(.*)$", re.MULTILINE)
@@ -54,6 +55,39 @@ def parse_frames(chunk: bytes) -> list[Frame]:
     """All frames in a chunk of whole lines. In the path of every line that is printed, hence `tuple.__new__`."""
     new = tuple.__new__
     return [new(Frame, (int(r), int(s), int(ms), kind, text)) for r, s, ms, kind, text in _FRAME.findall(chunk)]
+
+
+class OpenLines:
+    """The lines that ranks have begun and not ended. An attempt that ends in the middle of a line leaves it open: it is
+    closed before the next attempt, whose numbers start again, adds to it."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, bool], Frame] = {}
+
+    def closing(self, frames: Sequence[Frame]) -> Sequence[Frame]:
+        """The same frames, with an end for each line that was left open."""
+        if not self._last and _LINES.issuperset([frame.kind for frame in frames]):
+            return frames  # Nearly always, and this is in the path of every line that is printed.
+        return [each for frame in frames for each in self.follow(frame)]
+
+    def close(self, ranks: Collection[int] | None = None) -> list[Frame]:
+        """Ends for the open lines of these ranks, or of all."""
+        keys = [key for key in self._last if ranks is None or key[0] in ranks]
+        return [_end_of(self._last.pop(key)) for key in keys]
+
+    def follow(self, frame: Frame) -> list[Frame]:
+        before = [self._last.get((frame.rank, stderr)) for stderr in (False, True)]
+        is_anew = any(last is not None and last.seq >= frame.seq for last in before)
+        ends = self.close([frame.rank]) if is_anew else []
+        if frame.kind in _LINES:
+            self._last.pop((frame.rank, frame.is_stderr), None)
+        elif frame.text:
+            self._last[frame.rank, frame.is_stderr] = frame
+        return [*ends, frame]
+
+
+def _end_of(frame: Frame) -> Frame:
+    return frame._replace(seq=frame.seq + 1, kind=STDERR_LINE if frame.is_stderr else STDOUT_LINE, text=b"")
 
 
 def unheard(chunk: bytes, heard: Mapping[int, int]) -> bytes:

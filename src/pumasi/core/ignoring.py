@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from pumasi.core import credentials
+
 GIT_FILE = ".gitignore"
 OWN_FILE = ".pumasiignore"
 VENVS = frozenset((".venv", "venv"))
@@ -40,12 +42,13 @@ _CLASSES = {
 
 
 class Rule(NamedTuple):
-    """A line of a file, or one of those that always hold: these have no file."""
+    """A line of a file, or one of those that always hold: these have no file. `secret`: it names credentials."""
 
     file: str
     line: int
     text: str
     keeps: bool = False
+    secret: bool = False
 
 
 class _Pattern(NamedTuple):
@@ -110,17 +113,30 @@ class Rules:
         rule = self._deciding(encoded, is_folder)
         if rule and not rule.keeps:
             return rule
-        always = Rule("", 0, path.rpartition("/")[2]) if is_venv else _always.last_match(encoded, is_folder)
+        always = Rule("", 0, path.rpartition("/")[2]) if is_venv else _leaving_out_always(encoded, is_folder)
         if always is None or rule is None:
             return always
-        own = self._deciding(encoded, is_folder, own_only=True)
-        return None if own and own.keeps else always
+        return None if self.are_asking_for(path, is_folder) else always
+
+    def are_asking_for(self, path: str, is_folder: bool = False) -> bool:
+        """Whether a rule of ours takes the path along, whatever it is."""
+        own = self._deciding(_encode(path), is_folder, own_only=True)
+        return own is not None and own.keeps
 
     def _deciding(self, path: bytes, is_folder: bool, *, own_only: bool = False) -> Rule | None:
         for start, file in self._levels:
             if (file.own or not own_only) and (rule := file.last_match(path[start:], is_folder)):
                 return rule
         return None
+
+
+def _leaving_out_always(path: bytes, is_folder: bool) -> Rule | None:
+    if rule := _always.last_match(path, is_folder):
+        return rule
+    rule = _credentials.last_match(path.lower(), is_folder)
+    if rule is None or rule.keeps or (is_folder and not rule.text.endswith("/")):
+        return None
+    return rule._replace(secret=True)
 
 
 def literally(path: str) -> str:
@@ -243,3 +259,4 @@ def _range(low: int, high: int) -> bytes:
 
 
 _always = RuleFile("\n".join(_ALWAYS.split()).encode(), "")
+_credentials = RuleFile("\n".join(credentials.NAMES.split()).encode(), "")

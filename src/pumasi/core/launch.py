@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Program(NamedTuple):
     """What every rank runs, as found on this machine. `mpirun` is set when MPI has to start the ranks;
     `launcher` when the program is itself one that starts ranks elsewhere, and so runs on the chief's node only. `parts`
-    are the commands of tasks that run something else; `makes` is what a task has to make, see `flows.Work`."""
+    are the commands of tasks that run something else; `makes` is what a task has to make, see `flows.Work`; `setup` is
+    what each node does before the ranks start, see `agent/installer.py`."""
 
     command: tuple[str, ...]
     framework: str
@@ -29,12 +30,21 @@ class Program(NamedTuple):
     notes: tuple[str, ...] = ()
     parts: Mapping[str, tuple[str, ...]] = {}
     makes: tuple[str, str] | None = None
+    setup: Mapping[str, Any] = {}
 
 
 def program_of(program: Program, work: Work) -> Program:
     """What the ranks of one of several tasks run."""
     command = program.parts.get(work.program, program.command)
     return program._replace(command=(*fill(command, work.values), *work.arguments), makes=work.makes)
+
+
+def packages_of(program: Program) -> str:
+    """What is installed first, in a few words; empty: nothing."""
+    wanted = program.setup.get("requirements")
+    if not wanted:
+        return ""
+    return f"{wanted['count']} {'package' if wanted['count'] == 1 else 'packages'} of {wanted['name']}"
 
 
 class Attempt(NamedTuple):
@@ -107,6 +117,7 @@ def _shared(spec: Spec, program: Program, attempt: Attempt, gang: Gang) -> dict[
         "hostfile": hostfile(gang) if program.mpirun is not None or program.launcher else None,
         "launcher": _mpirun(program, table) if program.mpirun else None,
         "files": dict(program.files),
+        "setup": _setup(spec, program, attempt),
         "cwd": spec.workdir,
         "start_timeout": spec.start_timeout,
         "silence": spec.silence,
@@ -135,6 +146,13 @@ def _rank(spec: Spec, program: Program, attempt: Attempt, gang: Gang, rank: Rank
     env = {**environment(gang, rank, program.framework), **own, **spec.env}
     makes = {"makes": list(program.makes)} if program.makes else {}
     return {"rank": rank.rank, "command": list(program.command), "env": env, **makes}
+
+
+def _setup(spec: Spec, program: Program, attempt: Attempt) -> dict[str, Any] | None:
+    """A pool whose nodes share a disk changes `shared`."""
+    if not program.setup:
+        return None
+    return {**program.setup, "env": dict(spec.env), "shared": "", "own": f"{attempt.folder}/tmp/environment"}
 
 
 def _mpirun(program: Program, table: RankTable) -> list[str]:

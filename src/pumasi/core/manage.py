@@ -32,8 +32,9 @@ FREE_RESTARTS = 100
 LONGEST_PAUSE = 30.0
 """Seconds before what was nobody's failure starts again."""
 LONGEST_WAIT = 10.0
-"""Seconds before a run that waits for room looks again. What an older one could take, younger ones leave alone: for so
-long it may lie idle."""
+"""Seconds before a run that waits for room looks again, if the pool does not say earlier that something has changed."""
+TELL_AGAIN, TELL_SELDOM = 5.0, 60.0
+"""Seconds between two sentences about who holds what a run waits for: at first, and when it has waited for long."""
 STOPPED = Outcome(Verdict.STOPPED, "Stopped on request.")
 
 
@@ -66,6 +67,12 @@ class Tick(Event):
 
 
 @dataclass(frozen=True)
+class RoomChanged(Event):
+    """What is free may have changed: tasks that were refused room look again. One that was turned away keeps its
+    pause."""
+
+
+@dataclass(frozen=True)
 class StopAsked(Event):
     force: bool = False  # at once, which asking a second time means too
     outcome: Outcome = STOPPED
@@ -84,9 +91,14 @@ class Placed(TaskEvent):
 
 @dataclass(frozen=True)
 class Refused(TaskEvent):
+    """`waiting` is a sentence for those who wait, in place of the reason; `gist` is the part of it whose change is
+    news."""
+
     reason: str
     hopeless: bool = False  # there will never be room
     hint: str = ""
+    waiting: str = ""
+    gist: str = ""
 
 
 @dataclass(frozen=True)
@@ -194,7 +206,9 @@ _WORDS = {Phase.RUNNING: "running", Phase.LAUNCHING: "starting", Phase.ENDING: "
 
 @dataclass(frozen=True)
 class TaskState:
-    """`due` is when this phase is over at the latest; `cause` is why the attempt is being ended."""
+    """`due` is when this phase is over at the latest; `cause` is why the attempt is being ended. `for_room`: it is
+    queued because there was no room, and looks again when that changes; `outdated`: it has changed since it began to
+    look."""
 
     name: str
     attempt: int = 0
@@ -203,7 +217,12 @@ class TaskState:
     restarts: int = 0
     free_restarts: int = 0
     refusals: int = 0
+    turned_away: int = 0
+    for_room: bool = False
+    outdated: bool = False
     waiting_for: str = ""
+    told_at: float | None = None
+    tellings: int = 0
     cause: Outcome | None = None
     outcome: Outcome | None = None
     abandoned: bool = False
@@ -283,11 +302,19 @@ def _close(state: RunState, event: Event) -> RunState:
 
 
 def _hear(state: RunState, event: Event) -> Step:
+    if isinstance(event, RoomChanged):
+        return replace(state, tasks={name: _look_again(task, event.at) for name, task in state.tasks.items()}), ()
     task = state.tasks.get(event.task) if isinstance(event, TaskEvent) else None
     if task is None or not isinstance(event, TaskEvent) or event.attempt != task.attempt:
         return state, ()
     task, actions = _hear_of(state, task, event)
     return replace(state, tasks={**state.tasks, task.name: task}), actions
+
+
+def _look_again(task: TaskState, at: float) -> TaskState:
+    if task.phase is Phase.PLACING:
+        return replace(task, outdated=True)
+    return replace(task, due=at) if task.phase is Phase.QUEUED and task.for_room else task
 
 
 def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
@@ -298,7 +325,7 @@ def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
         case Refused() if task.phase is Phase.PLACING:
             return _wait_for_room(state, task, event)
         case TurnedAway() if task.phase is Phase.LAUNCHING:
-            return _wait_for_room(state, replace(task, attempt=task.attempt + 1), event, event.patience)
+            return _wait_for_room(state, replace(task, attempt=task.attempt + 1), event)
         case TurnedAway() if task.phase in (Phase.ENDING, Phase.KILLING):
             why = task.cause or Outcome(Verdict.FAILED, event.reason, event.hint)
             return _restart_or_end(state, task, why, event.at, spends=True)
@@ -314,14 +341,33 @@ def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
     return task, ()
 
 
-def _wait_for_room(state: RunState, task: TaskState, event: Refused | TurnedAway, patience: float = 1.0) -> TaskStep:
+def _wait_for_room(state: RunState, task: TaskState, event: Refused | TurnedAway) -> TaskStep:
     """Who does not want to wait still waits for other tasks of the same run."""
     others = any(other.phase in _UP for name, other in state.tasks.items() if name != task.name)
     if event.hopeless or not (state.policy.wait or others):
         return task.ended(Outcome(Verdict.FAILED, event.reason, event.hint)), ()
-    due = event.at + _pause(task.refusals, LONGEST_WAIT) * patience
-    waiting = replace(task, phase=Phase.QUEUED, due=due, refusals=task.refusals + 1, waiting_for=event.reason)
-    return waiting, () if event.reason == task.waiting_for else (Waiting(task.name, task.attempt, event.reason),)
+    if isinstance(event, TurnedAway):
+        due = event.at + _pause(task.turned_away, LONGEST_WAIT) * event.patience
+        task = replace(task, due=due, turned_away=task.turned_away + 1, for_room=False)
+    else:
+        due = event.at + (0.0 if task.outdated else _pause(task.refusals, LONGEST_WAIT))
+        task = replace(task, due=due, refusals=task.refusals + 1, turned_away=0, for_room=True)
+    return _tell_waiting(replace(task, phase=Phase.QUEUED), event)
+
+
+def _tell_waiting(task: TaskState, event: Refused | TurnedAway) -> TaskStep:
+    """When it is news. Who holds what it needs may change often: the rest of that is told with a later look. A refusal
+    of another kind is told at once, and does not keep it back."""
+    text, gist = event.reason, event.reason
+    if isinstance(event, Refused) and event.waiting:
+        text, gist = event.waiting, event.gist
+        pause = min(TELL_AGAIN * (1 + task.tellings // 10), TELL_SELDOM)
+        if gist == task.waiting_for or (task.told_at is not None and event.at < task.told_at + pause):
+            return task, ()
+        task = replace(task, told_at=event.at, tellings=task.tellings + 1)
+    if gist == task.waiting_for:
+        return task, ()
+    return replace(task, waiting_for=gist), (Waiting(task.name, task.attempt, text),)
 
 
 def _pause(times: int, longest: float) -> float:
@@ -330,10 +376,13 @@ def _pause(times: int, longest: float) -> float:
 
 
 def _outcome_of(task: TaskState, event: Ended) -> Outcome:
-    """The cause, unless the gang was done first, or tells of the same failure once more, with all that it knows now."""
+    """The cause, unless the gang was done first, or tells of the same failure once more, with all that it knows now.
+    Of a stop the cause knows more: who asked for it."""
     told, cause = event.outcome, task.cause
     if cause is None or told.verdict is Verdict.DONE:
         return told
+    if cause.verdict is Verdict.STOPPED:
+        return cause
     same = told.reason and (told.verdict, told.rank, told.node) == (cause.verdict, cause.rank, cause.node)
     return told if same else cause
 
@@ -384,7 +433,8 @@ def _overdue(state: RunState, task: TaskState, at: float) -> TaskStep:
 
 
 def _ask_for_room(policy: Policy, task: TaskState, at: float) -> TaskStep:
-    return replace(task, phase=Phase.PLACING, due=at + policy.start_timeout), (Place(task.name, task.attempt),)
+    placing = replace(task, phase=Phase.PLACING, due=at + policy.start_timeout, outdated=False)
+    return placing, (Place(task.name, task.attempt),)
 
 
 def _end(policy: Policy, task: TaskState, cause: Outcome, at: float) -> TaskStep:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pumasi.core.frames import STDERR_PIECE, STDOUT_PIECE, Frame
+from pumasi.core.frames import STDERR_PIECE, STDOUT_PIECE, Frame, OpenLines
 from pumasi.core.metrics import MetricParser, Reading
 
 _PIECES = (STDOUT_PIECE, STDERR_PIECE)
@@ -16,8 +16,14 @@ class FrameParser:
     def __init__(self) -> None:
         self._lines = MetricParser()
         self._begun: dict[tuple[int, bool], bytes] = {}
+        self._open = OpenLines()
 
     def readings(self, frames: Iterable[Frame]) -> Iterator[tuple[int, Reading]]:
+        for frame in frames:
+            closed = self._open.follow(frame) if self._begun or frame.kind in _PIECES else (frame,)
+            yield from self._read(closed)
+
+    def _read(self, frames: Iterable[Frame]) -> Iterator[tuple[int, Reading]]:
         feed = self._lines.feed
         for frame in frames:
             rank, _, _, kind, text = frame

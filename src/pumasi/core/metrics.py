@@ -12,7 +12,8 @@ Names from text are written in lower case with "_" between the words ("Test loss
 A heading that names held-out data is put in front ("Test set: Average loss: 0.04" -> test_average_loss), so that
 validation does not get mixed into the training curve. Names in JSON objects and Python dicts stay as they are, nested
 ones joined with "."; an object of nothing but numbers with a step or an epoch, as `pumasi.report` prints it, is taken
-whole. A percentage is the fraction that it means (88.1% -> 0.881), and so is "Accuracy: 9848/10000".
+whole. A percentage is the fraction that it means (88.1% -> 0.881), and so is "Accuracy: 9848/10000". A line of nothing
+but an epoch or a step and a number with a decimal point ("epoch 1: 45.00") has a metric that is called `value`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _words(text: str) -> frozenset[str]:
 _MEASURES = _words(
     """loss losses logloss mlogloss acc accuracy auc auroc auprc f1 fbeta bleu rouge rougel chrf perplexity ppl mse rmse
     mae mape msle mrr ndcg iou miou dice jaccard mcc kappa psnr ssim lpips fid wer cer nll xent crossentropy entropy
-    kl kld elbo likelihood reward rewards rew score regret recall sensitivity specificity throughput 손실 정확도"""
+    bce kl kld elbo likelihood reward rewards rew score regret recall sensitivity specificity throughput 손실 정확도"""
 )
 _SHY = _words("error merror err precision ap map map50 r2 em bpb bpc objective cost energy return returns top1 top5")
 _SETTINGS = _words(
@@ -47,8 +48,18 @@ _SETTINGS = _words(
     coef patience interval every freq delta fn function line code status level bits"""
 )
 _STEPS = _words("step global_step iteration iter batch episode update round")
-_SPLITS = _words("train training test testing val valid validation validating eval evaluation evaluating dev")
-_HEADINGS = {"train": "", "training": "", "testing": "test", "validating": "val", "evaluating": "eval"}
+_SPLITS = _words(
+    "train training test testing val valid validate validation validating eval evaluate evaluation evaluating dev"
+)
+_HEADINGS = {
+    "train": "",
+    "training": "",
+    "testing": "test",
+    "validate": "val",
+    "validating": "val",
+    "evaluate": "eval",
+    "evaluating": "eval",
+}
 _BREAKS = _words("of on for at after over in is was the a an to by from info debug warning")
 """Small words that end one part of a phrase and start another: "Accuracy of the network on the test images"."""
 _AFTER_SPACE = _MEASURES | _SHY | {"lr", "norm"}
@@ -81,16 +92,26 @@ _SCALAR = re.compile(
     rf"\b(?:tf\.)?(?:[tT]ensor|[A-Za-z]{{0,6}}[aA]rray|(?:np\.|numpy\.)?float\d\d)\(({_NUMBER})"
     r"(?:,[^()]{0,80}(?:\([^()]{0,40}\)[^()]{0,80})?)?\)"
 )
-_CUT = re.compile(r"""[,;|:=\[\]{}<>()"│┃\t]|'(?!s )|\s-\s|->|\s{2,}|\s(?:and|with)\s|(?<=\w{5})\.\s""")
+_CUT = re.compile(r"""[,;|:=\[\]{}<>()"│┃\t]|'(?!s )|\s-\s|->|\s{2,}(?!\d)|\s(?:and|with)\s|(?<=\w{5})[.!]\s""")
 _ASIDE = re.compile(r"\s\([^()]{0,80}\)")
 _TOKEN = re.compile(r"[^\W\d_]+\d*")
 _SPLIT_WORD = re.compile(rf"(?<![\w./-])({'|'.join(sorted(_SPLITS))})(?!\.\w|[\w/-])", re.IGNORECASE)
 _PLACE = re.compile(
     r" \[(?: {0,8}([0-9]{1,12})(?:/[0-9]{1,12})?(?:, |\] ?\[) {0,8}([0-9]{1,12})(?:/[0-9]{1,12})?\]|([0-9]{1,12})\]\t)"
+    r"| [IWEF][0-9]{4} [^\]]{8,120}\] \[([0-9]{1,12})\] "
 )
-"""Epoch and batch in `[1,  2000] loss: 2.19` and `[0/5][10/1583]`, round in `[7]<tab>train-rmse:0.5`: known customs."""
+"""Epoch and batch in `[1,  2000] loss: 2.19` and `[0/5][10/1583]`, round in `[7]<tab>train-rmse:0.5`, step in
+`I1118 01:00:00.123456 140 logging_writer.py:48] [10] loss=1.23`: known customs."""
+_VALUE_ALONE = re.compile(
+    r"(?:.{0,160}[-\]:])?\W{0,8}(?:epoch|step|iteration|iter)[\s:#=]{0,4}[0-9]{1,12}(?:/[0-9]{1,12})?\s?[:=]"
+    rf"\s{{0,8}}({_NUMBER})(\s?%)?\s{{0,8}}",
+    re.IGNORECASE,
+)
 _ECHO = re.compile(r"(?:Namespace|Config|Args|Arguments|Params|Settings)\(")
 """`Namespace(lr=0.1, reward_scale=0.5, …`: a script that shows its settings."""
+_SETTINGS_AHEAD = re.compile(
+    r"(?:param(?:eter)?s|config(?:uration)?|args|arguments|settings|options)\W{0,4}$", re.IGNORECASE
+)
 _PYTHON_WORDS = {"nan": "NaN", "inf": "Infinity", "None": "null", "True": "true", "False": "false"}
 _PYTHON_WORD = re.compile(r"\b(?:nan|inf|None|True|False)\b")
 _DECODER = json.JSONDecoder(parse_int=float)
@@ -207,6 +228,8 @@ def _parse(text: str) -> _Found | None:
         before, brace, _ = text.partition("{")
         data = _load(text[len(before) :]) if brace else None
         if data is not None:
+            if _SETTINGS_AHEAD.search(before):
+                return None
             return _read_record(data, _scan(before) if before.strip() else None)
     if "nsor(" in text or "rray(" in text or "float" in text:
         text = _SCALAR.sub(r"\1", text)
@@ -227,7 +250,7 @@ def _scan(text: str) -> _Found:
     """Goes from number to number; the words between are the number's label."""
     text = " " + text
     place = _PLACE.match(text)
-    epoch, step = (_index(place[1]), _index(place[2] or place[3])) if place else (None, None)
+    epoch, step = (_index(place[1]), _index(place[2] or place[3] or place[4])) if place else (None, None)
     progress: int | None = None
     pairs: list[tuple[int, str, float]] = []
     heading, start, end = "", 0, 0
@@ -252,7 +275,8 @@ def _scan(text: str) -> _Found:
             pairs.append((trust, name, _number(number, whole, percent)))
         if not label.waits:
             start = end
-    values = _trusted(pairs, text, epoch is not None or step is not None)
+    is_place = epoch is not None or step is not None
+    values = _trusted(pairs, text, is_place) if pairs else _value_alone(text) if is_place else {}
     title = step is not None and not values and not any(map(str.isalpha, text[end:]))
     return _Found(values, progress if step is None and values else step, epoch, title)
 
@@ -262,6 +286,11 @@ def _trusted(pairs: list[tuple[int, str, float]], text: str, is_place: bool) -> 
     if not any(trust == 2 for trust, _, _ in pairs):
         least = 1 if is_place or "it/s" in text or "s/it" in text or "/step" in text else 2
     return {name: value for trust, name, value in pairs if trust >= least}
+
+
+def _value_alone(text: str) -> dict[str, float]:
+    alone = _VALUE_ALONE.fullmatch(text) if "." in text else None
+    return {"value": _number(alone[1], percent=alone[2])} if alone and not alone[1].isdecimal() else {}
 
 
 def _trust(label: _Label, number: str, whole: str | None, percent: str | None) -> int:
@@ -289,7 +318,7 @@ def _label(before: str) -> _Label:
     text = text.rstrip("[(# \t'\"")
     phrase = text.rstrip(":=>→≈~- \t'\"")
     separator = "".join(text[len(phrase) :].replace("'", "").replace('"', "").split())
-    if separator not in ("", "-", ":", "=", ":=", "->", "=>", "→", "≈"):
+    if separator not in ("", "-", ":", "=", ":=", "->", "=>", "==>", "→", "≈"):
         return _Label(_NAMELESS, opener=opener)
     strong = separator not in ("", "-") and not before.endswith(":")
     phrase = _ASIDE.sub("", phrase)
@@ -306,7 +335,7 @@ def _name(words: list[str], strong: bool) -> tuple[int, str, bool]:
     words = [word.strip(".").lower() for word in words]
     if "per" in words:
         words = words[: words.index("per")]
-    while not strong and words and words[-1] in ("is", "was", "of"):
+    while not strong and words and words[-1] in ("is", "was", "of", "now"):
         words.pop()
     groups: list[list[str]] = [[]]
     for word in words:

@@ -32,8 +32,9 @@ _EXIT_CODES = {
 @dataclass(frozen=True)
 class Outcome:
     """`reason` is one sentence that names rank, node and cause; `hint` says what to do; `tail` is the end of the log of
-    the rank that failed first; `metrics` are the last ones of the first rank, of a task among several; `task` is the
-    one that decided it, where there are several."""
+    the rank that failed first; `metrics` are the last ones of the first rank that has some, or of the result where
+    several tasks make one; `task` is the one that decided it, where there are several; `cause` is the agents' word for
+    what happened ("exit", "oom", …)."""
 
     verdict: Verdict
     reason: str = ""
@@ -45,6 +46,7 @@ class Outcome:
     tail: tuple[str, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     task: str = ""
+    cause: str = ""
 
     def told(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -57,14 +57,16 @@ def plan(
     *,
     most_per_node: int | None = None,
     mix: Mapping[int, float] = DEFAULT_MIX,
+    idle: bool = False,
 ) -> Plan:
-    """Where `slots` go, at most `most_per_node` on one node. DoesNotFit says what is missing."""
+    """Where `slots` go, at most `most_per_node` on one node. DoesNotFit says what is missing; `idle`: nothing is in
+    use, so that there is nobody to wait for."""
     fragmentation = Fragmentation(mix)
     _check_request(slots, most_per_node)
     order = dict(zip((node.name for node in nodes), range(len(nodes)), strict=True))
     by_free = _sort_out(nodes)
     _check_nodes(nodes, len(order), by_free)
-    _check_fit(by_free, slots, most_per_node)
+    _check_fit(by_free, slots, most_per_node, idle)
     limit = min(slots, most_per_node or slots)
     narrowest = {path: _kinds(frees, limit, fragmentation) for path, frees in by_free.items() if any(frees)}
     level, domains, packing = _walk(narrowest, slots, fragmentation)
@@ -148,7 +150,7 @@ def _check_nodes(nodes: Sequence[Node], names: int, by_free: Mapping[Path, _ByFr
         )
 
 
-def _check_fit(by_free: Mapping[Path, _ByFree], slots: int, most_per_node: int | None) -> None:
+def _check_fit(by_free: Mapping[Path, _ByFree], slots: int, most_per_node: int | None, idle: bool) -> None:
     counts = Counter[int]()
     for frees in by_free.values():
         counts.update({free: len(names) for free, names in frees.items()})
@@ -158,14 +160,19 @@ def _check_fit(by_free: Mapping[Path, _ByFree], slots: int, most_per_node: int |
     if free < slots:
         raise DoesNotFit(
             f"{what} not fit: {_are(free)} free on {nodes}, so {_are(slots - free)} missing.",
-            f"Ask for at most {free}, or wait until others have ended." if free else "Wait until others have ended.",
+            _advice(*([f"ask for at most {free}"] if free else []), idle=idle),
         )
     if most_per_node is not None and usable < slots:
         raise DoesNotFit(
             f"{what} not fit with at most {most_per_node} a node: {_are(free)} free on {nodes}, but only {usable} of "
             f"them within that limit, so {_are(slots - usable)} missing.",
-            f"Ask for at most {usable}, or allow {_enough(counts, slots)} a node, or wait until others have ended.",
+            _advice(f"ask for at most {usable}", f"allow {_enough(counts, slots)} a node", idle=idle),
         )
+
+
+def _advice(*ways: str, idle: bool) -> str:
+    text = ", or ".join([*ways, *([] if idle else ["wait until others have ended"])])
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _usable(counts: Mapping[int, int], limit: int) -> int:

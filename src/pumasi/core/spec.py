@@ -45,9 +45,13 @@ from pumasi.errors import SpecError
 MOST_SLOTS = 4096
 LONGEST_NAME = 40
 SHORTHANDS = {
-    "gpus": {"type": "integer", "minimum": 0, "maximum": MOST_SLOTS, "description": "So many slots, each with a GPU."}
+    "gpus": {"type": "integer", "minimum": 0, "maximum": MOST_SLOTS, "description": "So many slots, each with a GPU."},
+    "env_file": {
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+        "description": "Files of variables, NAME=VALUE on each line; env wins.",
+    },
 }
-"""Names that stand for several fields. Each layer of the configuration spells them out for itself: see `config`."""
+"""Names that stand for other fields. Each layer of the configuration spells them out for itself: see `config`."""
 GROUPS = ("env", "node_selector", "labels", "annotations")
 """Fields of names and values. The layers of the configuration are merged name by name in them."""
 LISTS = ("tolerations", "env_from_secret", "mounts", "patches", "topology")
@@ -98,9 +102,14 @@ def _check_name(name: str) -> None:
         raise Wrong(Mistake(f"{show(name)} can't name a run", right, _label(name) or "train"))
 
 
+_OF_EACH_RANK = frozenset(f"PUMASI_{name}" for name in ("RUN", "RANK", "WORLD_SIZE", "ATTEMPT", "NODE", "GANG"))
+
+
 def _check_variable(name: str) -> None:
     if not name or "=" in name:
         raise SpecError(f"{show(name)} can't name a variable", 'give a name without "=", and a value')
+    if name in _OF_EACH_RANK:
+        raise SpecError(f"{name} is what Pumasi tells each process", "give the variable another name")
 
 
 def _is_context(pool: str) -> bool:
@@ -154,6 +163,18 @@ class Spec:
     )
     workdir: str = _field(text(), "The folder to run in, seen from the file that names it.", "experiments", ".")
     python: str | None = _field(optional(text()), "The interpreter that runs a .py script.", ".venv/bin/python", None)
+    requirements: str | None = _field(
+        optional(text(), _NONE),
+        "The packages to install first: a requirements.txt, pyproject.toml or uv.lock, seen from the folder to run in.",
+        "requirements.txt",
+        None,
+    )
+    setup: tuple[tuple[str, ...], ...] = _field(
+        many(words()),
+        "Commands to run on each node before the program starts, after the packages are installed.",
+        "prepare.py",
+        (),
+    )
     on: str = _field(
         _POOL,
         "Where to run: local, k8s, or k8s:CONTEXT with a context of your kubeconfig.",
@@ -172,7 +193,7 @@ class Spec:
     )
     framework: str = _field(
         choice(*_FRAMEWORKS, synonyms=_OTHER_FRAMEWORKS),
-        "What the ranks are wired for; auto looks at the script's imports.",
+        "What the ranks are wired for; auto looks at the script's imports, or at the libraries of a program.",
         "torch",
         "auto",
     )

@@ -107,6 +107,16 @@ class Api:
         """Fields that the cluster does not know are refused, not dropped: --set may have misspelt one."""
         return await self._insist("POST", _target(path, {"fieldValidation": "Strict"}), thing)
 
+    async def user(self) -> str:
+        """The name that the cluster knows us by; empty where it does not tell, as before Kubernetes 1.28."""
+        group = "authentication.k8s.io/v1"
+        asked = {"apiVersion": group, "kind": "SelfSubjectReview"}
+        try:
+            answer = await self._insist("POST", f"/apis/{group}/selfsubjectreviews", asked)
+        except (Forbidden, NotThere, Rejected):
+            return ""
+        return str(answer.get("status", {}).get("userInfo", {}).get("username", ""))
+
     async def patch(self, path: str, change: Mapping[str, Any]) -> Object:
         """Fields that are None in `change` are removed, those that it does not name are left."""
         return await self._insist("PATCH", path, change, content=_MERGE)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pumasi.core.kubectl import kubectl
 from pumasi.errors import ClusterTrouble, UsageError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -18,7 +19,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 class Connection(NamedTuple):
     """`authority`, `certificate` and `key` are PEM texts; empty where there is none. `helper` is the part of the
-    kubeconfig that names a program which knows the token."""
+    kubeconfig that names a program which knows the token. `named` is the context if it was asked for by its name."""
 
     context: str
     server: str
@@ -33,6 +34,11 @@ class Connection(NamedTuple):
     token_file: Path | None = None
     password: tuple[str, str] | None = None
     helper: Mapping[str, Any] | None = None
+    named: str = ""
+
+    def kubectl(self, namespace: str = "") -> str:
+        """The beginning of a line that leads to the same cluster."""
+        return kubectl(self.named, namespace)
 
 
 def connect(context: str, environ: Mapping[str, str]) -> Connection:
@@ -105,6 +111,7 @@ def choose(context: str, files: Iterable[tuple[Path, Mapping[str, Any]]]) -> Con
         token_file=user_file.parent / user["tokenFile"] if user.get("tokenFile") else None,
         password=(user["username"], user.get("password", "")) if user.get("username") else None,
         helper=user.get("exec"),
+        named=context,
     )
 
 

@@ -67,6 +67,11 @@ class Cluster(NamedTuple):
         root = "/apis/apps/v1" if kind == "deployments" else "/api/v1"
         return f"{root}/namespaces/{self.namespace}/{kind}" + (f"/{name}" if name else "")
 
+    @property
+    def kubectl(self) -> str:
+        """The beginning of a line that leads here."""
+        return self.api.connection.kubectl(self.namespace)
+
     async def find(self, kind: str, name: str) -> Object | None:
         try:
             return await self.api.get(self.path(kind, name))
@@ -140,7 +145,10 @@ async def deploy(cluster: Cluster, wish: Wish, asked: Asked, wanted: Wanted) -> 
     api, name = cluster.api, wish.name
     local = await asyncio.to_thread(gather, asked)
     service, former = await _found(cluster, name)
-    volume = await volumes.ensure(api, cluster.namespace, *wanted)
+    if local.files:
+        volume = await volumes.ensure(api, cluster.namespace, *wanted)
+    else:  # What is to be served is said to be there already.
+        volume = await volumes.find(api, cluster.namespace, wanted.name)
     if not volume.is_shared:
         cluster.say(f"The volume {volume.name} can be mounted by one node at a time: all pods of {name} share a node.")
     if local.files:
@@ -258,7 +266,7 @@ async def _look(cluster: Cluster, name: str, revision: str, started: str) -> Sta
     events = [] if new else since(await _refusals(cluster, name, revision), started)
     now = _time(cluster.api.now)
     former = [pod for pod in pods if pod not in new and still_answers(pod, now)]
-    return standing(deployment, new, former, events)
+    return standing(deployment, new, former, events, cluster.kubectl)
 
 
 def _new(name: str, revision: str) -> str:
@@ -313,29 +321,26 @@ async def _forget_packages(cluster: Cluster, name: str, used: list[Object]) -> N
 
 
 async def _url(cluster: Cluster, wish: Wish, token: str) -> str:
-    service = await cluster.api.get(cluster.path("services", wish.name))
-    query = f"/?token={token}" if token else "/"
-    if wish.expose == "NodePort":
-        pods = await cluster.api.list(cluster.path("pods"), labelSelector=serving.of_service(wish.name))
-        nodes = [pod["status"]["hostIP"] for pod in pods if pod.get("status", {}).get("hostIP")]
-        return f"http://{_host(nodes[0])}:{service['spec']['ports'][0]['nodePort']}{query}" if nodes else ""
-    if wish.expose == "LoadBalancer":
-        host = await _balancer(cluster, wish.name)
-        return f"http://{_host(host)}{query}" if host else ""
-    return f"http://{wish.name}.{cluster.namespace}.svc{query}"
+    if wish.expose == "ClusterIP":
+        url = f"http://{wish.name}.{cluster.namespace}.svc/"
+    elif wish.expose == "LoadBalancer":
+        url = await _balancer(cluster, wish.name)
+    else:
+        url = await _find_url(cluster, wish.name)
+    return f"{url}?token={token}" if url and token else url
 
 
-def _host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
+async def _find_url(cluster: Cluster, name: str) -> str:
+    service = await cluster.api.get(cluster.path("services", name))
+    pods = await cluster.api.list(cluster.path("pods"), labelSelector=serving.of_service(name))
+    return serving.url_of(service, pods)
 
 
 async def _balancer(cluster: Cluster, name: str) -> str:
     async def given() -> str:
-        while True:
-            service = await cluster.api.get(cluster.path("services", name))
-            for each in service.get("status", {}).get("loadBalancer", {}).get("ingress") or ():
-                return str(each.get("ip") or each["hostname"])
+        while not (url := await _find_url(cluster, name)):
             await asyncio.sleep(1)
+        return url
 
     cluster.say(f"{name}: waiting for the address of its load balancer …")
     with suppress(asyncio.TimeoutError):
@@ -356,7 +361,7 @@ async def remove(cluster: Cluster, name: str) -> list[str]:
     try:
         await within(_left(cluster, name), _LEAVE_SECONDS)
     except asyncio.TimeoutError:
-        hint = f"kubectl -n {cluster.namespace} get all -l {serving.of_service(name)}"
+        hint = f"{cluster.kubectl} get all -l {serving.of_service(name)}"
         raise ClusterTrouble(f"The cluster has not removed all of {name} yet.", hint) from None
     return _claims(deployment) if deployment else []
 

@@ -17,11 +17,16 @@ _MODULES = ("__init__", "errors", "inside", "manager", "recorder", "report", "st
 _LEFT_OUT = frozenset(
     f"{name}.py"
     for name in (
-        *("core/ignoring", "kube/deploying", "kube/documents", "kube/rendering", "kube/rollout", "kube/serving"),
+        *("core/credentials", "core/ignoring"),
+        *("kube/deploying", "kube/documents", "kube/rendering", "kube/rollout", "kube/served", "kube/serving"),
         *("pools/gpus", "pools/local", "pools/rehearsal"),
     )
 )
 """What is for the user's side only, and may need more than the standard library."""
+
+
+RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}}
+"""Of a manager's pod."""
 
 
 def package() -> bytes:
@@ -45,7 +50,7 @@ def manager_job(run: str, owner: Owner, image: str, package: Object, tolerations
         "image": image,
         "command": [PYTHON, "-c", packing.boot("The manager", "pumasi.inside"), run],
         "env": packing.environment(package),
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+        "resources": RESOURCES,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": manifests.restricted_container(),
     }

@@ -3,6 +3,9 @@
 Counted as the scheduler counts: a pod that is bound to a node holds what it asks for from that moment until it has
 ended, started or not; its init containers run one after the other, before the others, except for those that go on
 beside them (sidecars).
+
+A pod whose containers have all terminated goes on to count until its kubelet says that it has ended, a second later or
+two: the scheduler refuses others for as long. Such a pod is *leaving*: its share is planned with, and waited for.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from pumasi.core.planner import Node
@@ -21,10 +25,13 @@ Taken = defaultdict[str, defaultdict[str, float]]
 _UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}
 _UNITS |= {letter: 1000.0**power for power, letter in enumerate("kMGTPE", start=1)}
 _UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
-_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([num]|[kMGTPE]|[KMGTPE]i|)")
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)([num]|[kMGTPE]|[KMGTPE]i|)")
 _ENDED = ("Succeeded", "Failed")
 NOT_ENDED = ",".join(f"status.phase!={phase}" for phase in _ENDED)
 """The field selector of pods that may hold something."""
+LEAVING = 10.0
+"""Seconds after the end of its last container in which a pod counts as leaving; by then it has left, or its node has a
+problem."""
 _REPELLING = ("NoSchedule", "NoExecute")
 
 
@@ -75,12 +82,14 @@ def look(
     *,
     tolerations: Sequence[Object] = (),
     selector: Mapping[str, str] | None = None,
+    now: float = 0.0,
 ) -> list[NodeState]:
-    """Every node, sorted by name, with what it has of `resource`."""
+    """Every node, sorted by name, with what it has of `resource`. `now` is the cluster's time: what is leaving then is
+    free."""
     holders: dict[str, list[Holder]] = defaultdict(list)
     for pod in pods:
         where = pod["spec"].get("nodeName")
-        count = int(asked_for(pod, resource)) if where and not has_ended(pod) else 0
+        count = int(asked_for(pod, resource)) if where and not has_ended(pod) and not is_leaving(pod, now) else 0
         if count:
             holders[where].append(Holder(pod["metadata"]["namespace"], pod["metadata"]["name"], count))
     states = [_state(node, holders, resource, tolerations, selector or {}) for node in nodes]
@@ -117,6 +126,19 @@ def why_out(node: Object, tolerations: Sequence[Object], selector: Mapping[str, 
     return f"not {', '.join(missing)}" if missing else ""
 
 
+def unlabelled(nodes: Sequence[Object], selector: Mapping[str, str]) -> str:
+    """A sentence where no node has all the labels that `selector` names; empty where one has, or none is there."""
+    wanted = selector.items()
+    labels = [node["metadata"].get("labels", {}).items() for node in nodes]
+    if not nodes or any(wanted <= each for each in labels):
+        return ""
+    nowhere = [pair for pair in wanted if not any(pair in each for each in labels)]
+    names = ", ".join(f"{key}={value}" for key, value in nowhere or wanted)
+    if nowhere:
+        return f"No node has the label{'s' * (len(nowhere) > 1)} {names}."
+    return f"No node has all of the labels {names}."
+
+
 def tolerates(toleration: Object, taint: Object) -> bool:
     """An empty effect or, with Exists, an empty key stands for all."""
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
@@ -128,6 +150,32 @@ def tolerates(toleration: Object, taint: Object) -> bool:
 
 def has_ended(pod: Object) -> bool:
     return pod.get("status", {}).get("phase") in _ENDED
+
+
+def is_leaving(pod: Object, now: float) -> bool:
+    """All its containers have terminated a moment ago, and none of them will be started again."""
+    ends = _ends(pod)
+    return bool(ends) and all(ends) and abs(now - max(map(seconds, ends))) < LEAVING
+
+
+def _ends(pod: Object) -> list[str]:
+    """When each container has terminated; empty strings for those that have not, or may be started again."""
+    spec, status = pod["spec"], pod.get("status", {})
+    if spec.get("restartPolicy") != "Never" and "deletionTimestamp" not in pod["metadata"]:
+        return []
+    named = {each["name"]: each for each in (*status.get("initContainerStatuses", ()), *_statuses(status))}
+    sidecars = [each for each in spec.get("initContainers", ()) if each.get("restartPolicy") == "Always"]
+    states = [named.get(each["name"], {}).get("state", {}) for each in (*sidecars, *spec["containers"])]
+    return [(state.get("terminated") or {}).get("finishedAt") or "" for state in states]
+
+
+def _statuses(status: Object) -> Sequence[Object]:
+    return status.get("containerStatuses") or ()
+
+
+def seconds(text: str) -> float:
+    """A time as the API writes it."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def asked_for(pod: Object, resource: str) -> float:
@@ -149,6 +197,14 @@ def _limit(container: Object, resource: str) -> float:
     """What it requests. Extended resources can't be overcommitted: a limit that stands alone is a request too."""
     resources = container.get("resources", {})
     return amount((resources.get("requests") or resources.get("limits") or {}).get(resource, "0"))
+
+
+def has_image(nodes: Iterable[Object], image: str) -> bool:
+    """Whether a node has it already. Nodes write its whole name, and name their largest fifty only."""
+    name = image if ":" in image.rpartition("/")[2] or "@" in image else f"{image}:latest"
+    wanted = {name, f"docker.io/{name}", f"docker.io/library/{name}"}
+    images = (each for node in nodes for each in node.get("status", {}).get("images") or ())
+    return any(wanted.intersection(each.get("names") or ()) for each in images)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -37,12 +37,13 @@ def to_list(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "List", "items": list(objects)}
 
 
-def abridged(value: Any) -> Any:
-    """For people: without what only programs can read."""
+def abridged(value: Any, longest: int = _LONG) -> Any:
+    """For people: without what only programs can read, and without what a Secret holds."""
     if isinstance(value, Mapping):
-        return {key: abridged(item) for key, item in value.items()}
+        longest = _SHOWN if value.get("kind") == "Secret" else longest
+        return {key: abridged(item, longest) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [abridged(item) for item in value]
-    if isinstance(value, str) and len(value) > _LONG:
+        return [abridged(item, longest) for item in value]
+    if isinstance(value, str) and len(value) > longest:
         return f"{value[:_SHOWN]}… ({len(value):,} characters)"
     return value

@@ -1,6 +1,6 @@
 """The objects that a run on a cluster is made of: values in, plain objects out, one function a kind.
 
-    anchor (Job) ─► record (ConfigMap) ─► code (ConfigMaps), star's secret, star's Service, Pods
+    anchor (Job) ─► record (ConfigMap) ─► code (Secrets), star's secret, star's Service, Pods
 
 Each arrow is an owner reference: deleting the anchor deletes everything, whoever does it. The anchor never starts a
 pod; it is there because Kubernetes itself ends and removes a Job in time when nobody else is left to do it.
@@ -11,11 +11,11 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.core.kubewords import OWN_DOMAIN, OWN_FOLDER, files_mount, mount, quantity, secret_use, toleration
-from pumasi.core.patching import apply, parse_patch
+from pumasi.kube import reserved
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -24,20 +24,27 @@ Object = dict[str, Any]
 
 DOMAIN = f"{OWN_DOMAIN}/"
 RUN, KIND, TASK, ATTEMPT, INDEX = (DOMAIN + word for word in ("run", "kind", "task", "attempt", "index"))
-WAITING, CLAIM = DOMAIN + "waiting", DOMAIN + "claim"
+WAITING, CLAIM, STAR = DOMAIN + "waiting", DOMAIN + "claim", DOMAIN + "star"
+USER_NOTE = DOMAIN + "user"
+"""An annotation of pods: who has started the run, for those who wait for what it holds."""
 FOLDER = OWN_FOLDER
 WORK = f"{FOLDER}/work"
 HUB_PORT = 7700
 PYTHON = "python3"
 USER = 1000
+WAY_IN = (
+    f"Pods run as user and group {USER}. Use a storage class that lets this group write (fsGroup), or have an "
+    f"administrator open the volume (chgrp {USER}, chmod g+rwx)."
+)
+"""To a volume that lets nobody but its owner write."""
 LOST_AFTER = 30
 """Seconds after which Kubernetes deletes the pods of a node that it can't reach. Its own default is 300."""
 PIECE = 128_000
 """Bytes of one environment variable: Linux takes 131,072 with its name."""
 MOST_PIECES = 7
-"""In one ConfigMap, which takes 1 MiB."""
+"""In one Secret, which takes 1 MiB."""
 CHUNK = 1_000_000
-"""Bytes of code in one ConfigMap that is mounted."""
+"""Bytes of code in one Secret that is mounted."""
 _SHM_FRAMEWORKS = ("torch", "tensorflow", "jax", "horovod", "mpi")
 # Written to be short: it stands in every pod, and only fetches the agent, which does the rest. In the same process: a
 # second Python would take as long to start as this one.
@@ -67,8 +74,10 @@ class Owner(NamedTuple):
 
 
 class Gang(NamedTuple):
-    """What the pods of one attempt have in common. `secret` and `hub` are empty for a gang of one pod; `pinned` is
-    False where the cluster's scheduler chooses the nodes; `single` is a volume that one node can mount at a time."""
+    """What the pods of one attempt have in common. `secret` and `hub` are empty for a gang of one pod. `star` is the
+    attempt whose Service it has: one that got no place leaves it to the next. `pinned` is False where the cluster's
+    scheduler chooses the nodes, then without those in `avoid`; `single` is a volume that one node can mount at a
+    time."""
 
     run: str
     task: str
@@ -79,15 +88,25 @@ class Gang(NamedTuple):
     single: str
     framework: str
     code: CodeObjects
+    user: str = ""
+    avoid: tuple[str, ...] = ()
+    star: int = 0
 
 
 class CodeObjects(NamedTuple):
-    """Names of the ConfigMaps with the agent and the user's code, and how that is handed over: `pieces` environment
-    variables, or files."""
+    """Names of the Secrets with the agent and the user's code, and how that is handed over: `pieces` environment
+    variables, or files. `kind` is "configMap" for runs of an older Pumasi, which may be started again by a newer
+    one."""
 
     boot: str
     pieces: int
     chunks: tuple[str, ...]
+    kind: str = "secret"
+
+
+def read_code(recorded: Mapping[str, Any]) -> CodeObjects:
+    """As a run's record has it; that of an older Pumasi does not say of which kind they are."""
+    return CodeObjects(**{"kind": "configMap", **recorded})
 
 
 def labels(run: str, kind: str) -> dict[str, str]:
@@ -108,8 +127,9 @@ def _metadata(name: str, run: str, kind: str, owner: Owner | None = None) -> Obj
     return {"name": name, "labels": labels(run, kind), **owned}
 
 
-def anchor(run: str, deadline: int, keep: int) -> Object:
-    """Indexed, because only then may its completions be set to 0 later, which completes it."""
+def anchor(run: str, deadline: int, keep: int, annotations: Mapping[str, str] = {}) -> Object:
+    """Of a run that waits, since it has only just begun. Indexed, because only then may its completions be set to 0
+    later, which completes it."""
     template = {
         "spec": {
             "restartPolicy": "Never",
@@ -126,13 +146,13 @@ def anchor(run: str, deadline: int, keep: int) -> Object:
         "ttlSecondsAfterFinished": keep,
         "template": template,
     }
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(run, run, "anchor"), "spec": spec}
+    metadata = {**_metadata(run, run, "anchor"), "annotations": dict(annotations)}
+    metadata["labels"] |= {WAITING: "yes"}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
 def record(run: str, owner: Owner, annotations: Mapping[str, str], data: Mapping[str, str]) -> Object:
-    """Of a run that waits, since it has only just begun."""
     metadata = {**_metadata(run, run, "record", owner), "annotations": dict(annotations)}
-    metadata["labels"] |= {WAITING: "yes"}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
 
 
@@ -143,8 +163,8 @@ def secret(run: str, owner: Owner, value: str) -> Object:
 
 def service(gang: Gang) -> Object:
     """How members reach the chief's agent. Its name begins with a letter, which a run's need not."""
-    name = f"hub-{gang.run}-{gang.attempt}"
-    selector = {RUN: gang.run, TASK: gang.task, ATTEMPT: str(gang.attempt), INDEX: "0"}
+    name = f"hub-{gang.run}-{gang.star}"
+    selector = {RUN: gang.run, TASK: gang.task, STAR: str(gang.star), INDEX: "0"}
     spec = {"selector": selector, "ports": [{"port": HUB_PORT}]}
     metadata = _metadata(name, gang.run, "star", gang.owner)
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
@@ -160,19 +180,20 @@ def code_objects(run: str, packed: bytes) -> CodeObjects:
 
 def code(run: str, owner: Owner, agent: str, packed: bytes) -> list[Object]:
     """The agent and, while it is small, the user's code as text: environment variables cost no time at a pod's start,
-    and a volume does. Larger code as files."""
+    and a volume does. Larger code as files. In Secrets, which not everybody who may look at a run may read."""
     names = code_objects(run, packed)
     text = encoded(packed)
     data = {"agent": squeezed(agent)}
     data |= {f"code{number}": text[number * PIECE : (number + 1) * PIECE] for number in range(names.pieces)}
-    objects: list[Object] = [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(names.boot, run, "code", owner), "data": data}
+    things: list[tuple[str, Object]] = [(names.boot, {"stringData": data})]
+    things += [
+        (name, {"data": {"code": encoded(packed[number * CHUNK : (number + 1) * CHUNK])}})
+        for number, name in enumerate(names.chunks)
     ]
-    for number, name in enumerate(names.chunks):
-        chunk = {"code": encoded(packed[number * CHUNK : (number + 1) * CHUNK])}
-        metadata = _metadata(name, run, "code", owner)
-        objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": chunk})
-    return objects
+    return [
+        {"apiVersion": "v1", "kind": "Secret", "metadata": _metadata(name, run, "code", owner), **content}
+        for name, content in things
+    ]
 
 
 def squeezed(text: str) -> str:
@@ -191,10 +212,12 @@ def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]
     """The agent of one node, with the slots that it has. Whatever the user sets with --set comes last."""
     own = {TASK: gang.task, ATTEMPT: str(gang.attempt), INDEX: str(index)}
     own |= {CLAIM: gang.single} if gang.single else {}
+    own |= {STAR: str(gang.star)} if gang.hub else {}
     metadata = _metadata(pod_name(gang.run, gang.task, gang.attempt, index), gang.run, "rank", gang.owner)
     metadata["labels"] = {**spec.labels, **metadata["labels"], **own}
-    if spec.annotations:
-        metadata["annotations"] = dict(spec.annotations)
+    annotations = {**spec.annotations, **({USER_NOTE: gang.user} if gang.user else {})}
+    if annotations:
+        metadata["annotations"] = annotations
     body: Object = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -203,10 +226,8 @@ def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]
         "tolerations": [*map(toleration, spec.tolerations), *brief_patience()],
         "containers": [_container(spec, gang, config)],
     }
-    if gang.pinned:
-        body["affinity"] = pin(node)
-    elif gang.single:
-        body["affinity"] = beside(gang.single)
+    if affinity := _affinity(gang, node):
+        body["affinity"] = affinity
     if spec.node_selector:
         body["nodeSelector"] = dict(spec.node_selector)
     if spec.priority_class:
@@ -216,7 +237,13 @@ def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]
     if volumes := _volumes(spec, gang):
         body["volumes"] = volumes
     made = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
-    return apply([parse_patch(text) for text in spec.patches], made) if spec.patches else made
+    return reserved.patched(spec.patches, made, counted(spec))
+
+
+def _affinity(gang: Gang, node: str) -> Object:
+    if gang.pinned:
+        return pin(node)
+    return {**(beside(gang.single) if gang.single else {}), **(away_from(gang.avoid) if gang.avoid else {})}
 
 
 def grace_of(spec: Spec) -> int:
@@ -246,28 +273,31 @@ def _container(spec: Spec, gang: Gang, config: Mapping[str, Any]) -> Object:
 
 def _boot_env(gang: Gang, config: Mapping[str, Any]) -> list[Object]:
     env: list[Object] = [
-        _from_map("PUMASI_BOOT_AGENT", gang.code.boot, "agent"),
+        _from_code("PUMASI_BOOT_AGENT", gang.code, "agent"),
         {"name": "PUMASI_BOOT_CONFIG", "value": squeezed(json.dumps(config))},
         {"name": "PUMASI_BOOT_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        *(_from_map(f"PUMASI_BOOT_CODE_{n}", gang.code.boot, f"code{n}") for n in range(gang.code.pieces)),
+        {"name": "PUMASI_BOOT_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        *(_from_code(f"PUMASI_BOOT_CODE_{n}", gang.code, f"code{n}") for n in range(gang.code.pieces)),
     ]
     if gang.hub:
-        source = {"secretKeyRef": {"name": f"{gang.run}-star", "key": "secret"}}
-        env.append({"name": "PUMASI_BOOT_SECRET", "valueFrom": source})
+        env.append(_from_secret("PUMASI_BOOT_SECRET", f"{gang.run}-star", "secret"))
     return env
 
 
-def _from_map(name: str, config_map: str, key: str) -> Object:
-    return {"name": name, "valueFrom": {"configMapKeyRef": {"name": config_map, "key": key}}}
+def _from_code(name: str, code: CodeObjects, key: str) -> Object:
+    return {"name": name, "valueFrom": {f"{code.kind}KeyRef": {"name": code.boot, "key": key}}}
+
+
+def _from_secret(name: str, secret: str, key: str) -> Object:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
 def _user_env(spec: Spec) -> list[Object]:
     """Without a name in the image's own files, Python asks these who and where it is."""
     home = [] if spec.as_image_user else [("HOME", f"{FOLDER}/home"), ("USER", "pumasi"), ("LOGNAME", "pumasi")]
     uses = [use for use in map(secret_use, spec.env_from_secret) if use.variable]
-    return [{"name": name, "value": value} for name, value in home] + [
-        {"name": use.variable, "valueFrom": {"secretKeyRef": {"name": use.secret, "key": use.key}}} for use in uses
-    ]
+    given = [{"name": name, "value": value} for name, value in home]
+    return [*given, *(_from_secret(use.variable, use.secret, use.key) for use in uses)]
 
 
 def resources_of(spec: Spec, share: int) -> Object:
@@ -298,11 +328,25 @@ def needs_of(spec: Spec) -> dict[str, float]:
     return {resource: need for resource, need in needs.items() if need}
 
 
+def counted(spec: Spec) -> set[str]:
+    """The resources of which the plan knows how much there is."""
+    return {"cpu", "memory", spec.gpu_resource}
+
+
 def pin(node: str) -> Object:
     """By its name, one value a term: anything less exact lets the scheduler put two pods on one node."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
-    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return {"nodeAffinity": _required({"matchFields": [field]})}
+
+
+def away_from(nodes: Iterable[str]) -> Object:
+    """A field takes one value."""
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    return {"nodeAffinity": _required({"matchFields": fields})}
+
+
+def _required(term: Object) -> Object:
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
 
 
 def beside(claim: str) -> Object:
@@ -322,7 +366,7 @@ def _volumes(spec: Spec, gang: Gang) -> list[Object]:
     volumes: list[Object] = []
     if gang.code.chunks:
         sources = [
-            {"configMap": {"name": name, "items": [{"key": "code", "path": f"{number:03}"}]}}
+            {gang.code.kind: {"name": name, "items": [{"key": "code", "path": f"{number:03}"}]}}
             for number, name in enumerate(gang.code.chunks)
         ]
         volumes.append({"name": "code", "projected": {"sources": sources}})

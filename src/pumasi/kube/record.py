@@ -4,6 +4,9 @@ One ConfigMap a run: what was asked for, how it stands, how it ended; its annota
 manager that steers the run has its name in it, and renews a beat. Every write carries the version that it was based on:
 a manager whose write is refused looks again, and when another's name stands there, it steps down. A manager in the
 cluster, which has no store that lasts, keeps the output there too (`archive`).
+
+A run that waits for room says so on its anchor, with what it asks for: other runs read that, of other namespaces too,
+where they may not read any ConfigMap.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pumasi.errors import ClusterTrouble, Conflict, Forbidden, NotThere, RunBusy, Unreachable
+from pumasi.core.person import read_name
+from pumasi.errors import ClusterTrouble, Conflict, NotThere, RunBusy, Unreachable
 from pumasi.kube import manifests
 from pumasi.kube.api import Api
+from pumasi.kube.discovery import seconds
 from pumasi.kube.manifests import DOMAIN, KIND, WAITING, Owner
 from pumasi.kube.waiting import end_task, set_within
 
@@ -34,20 +39,36 @@ PATIENCE = 600.0
 MOST_EVENTS = 1000
 MOST_BYTES = 400_000
 """Of events: a ConfigMap takes 1 MiB, and has the spec and the tasks to hold as well."""
+WISH, CREATED, PLACEMENT, BEAT_NOTE = (DOMAIN + word for word in ("wish", "created", "placement", "beat"))
 _STATE = "state.json"
 _SPEC = "spec.json"
 _EVENTS = "events.json"
 _BEFORE_IT_RUNS = ("queued", "starting")
-_SHOWN = ("state", "framework", "slots", "command", "attempt", "created", "started", "ended", "exit_code", "detached")
+_SHOWN = (
+    "state",
+    "framework",
+    "slots",
+    "command",
+    "attempt",
+    "created",
+    "started",
+    "ended",
+    "exit_code",
+    "detached",
+    "user",
+    "host",
+)
 
 
+_Mark = dict[str, dict[str, str | None]]
+"""Labels and annotations of the anchor; None takes one off."""
 Age = tuple[str, float, str]
-"""What orders runs, the oldest first: the second in which the cluster made the record, when the run was asked for by
+"""What orders runs, the oldest first: the second in which the cluster made the anchor, when the run was asked for by
 the clock of whoever did, and its name. So a clock that is wrong decides nothing but ties."""
 
 
 class Content(NamedTuple):
-    """What a record says. `state` has the fields of the store's own record, `made` is the cluster's time."""
+    """What a record says. `state` has the fields of the store's own record."""
 
     run: str
     namespace: str
@@ -61,11 +82,7 @@ class Content(NamedTuple):
     uid: str
     version: str
     stop: str
-    made: str
-
-    @property
-    def age(self) -> Age:
-        return self.made, float(self.state.get("created", 0)), self.run
+    stop_by: str
 
 
 def read(thing: Mapping[str, Any]) -> Content:
@@ -85,7 +102,7 @@ def read(thing: Mapping[str, Any]) -> Content:
         uid=metadata["uid"],
         version=metadata["resourceVersion"],
         stop=notes.get(DOMAIN + "stop", ""),
-        made=metadata.get("creationTimestamp", ""),
+        stop_by=read_name(notes.get(DOMAIN + "stopped-by", "")),
     )
 
 
@@ -103,8 +120,15 @@ class Row(NamedTuple):
     def created(self) -> float:
         return float(self.note("created") or 0)
 
+    @property
+    def ended(self) -> float | None:
+        return float(self.note("ended")) if self.note("ended") else None
+
+    def state(self, now: float) -> str:
+        return self.note("state") if self.is_attended(now) else "unattended"
+
     def is_attended(self, now: float) -> bool:
-        return bool(self.note("ended")) or now - float(self.note("beat") or 0) < STALE
+        return self.ended is not None or now - float(self.note("beat") or 0) < STALE
 
 
 async def list_rows(api: Api, namespace: str | None) -> list[Row]:
@@ -118,14 +142,6 @@ async def list_rows(api: Api, namespace: str | None) -> list[Row]:
     return sorted(rows, key=lambda row: row.created, reverse=True)
 
 
-async def list_waiting(api: Api, namespace: str) -> list[dict[str, Any]]:
-    """The records of runs that wait for room. Who may not list them does without."""
-    try:
-        return await api.list(f"/api/v1/namespaces/{namespace}/configmaps", labelSelector=f"{WAITING}=yes")
-    except Forbidden:
-        return []
-
-
 def path_of(namespace: str, run: str) -> str:
     return f"/api/v1/namespaces/{namespace}/configmaps/{run}"
 
@@ -136,27 +152,30 @@ def anchor_path(namespace: str, run: str = "") -> str:
 
 class Record:
     """The record while we steer the run. `dismissed` is called when we no longer do, with the reason; `stop` when
-    somebody asks for an end, with True where it should be at once. `waits`: until it runs, younger runs are to leave
-    room for it."""
+    somebody asks for an end, with True where it should be at once, and who it was. `waits`: until it runs, younger runs
+    are to leave room for what `wish` says."""
 
     def __init__(self, api: Api, namespace: str, run: str, manager: str) -> None:
         self.run = run
         self.namespace = namespace
         self.manager = manager
         self.dismissed: Callable[[PumasiReason], None] = lambda _: None
-        self.stop: Callable[[bool], None] = lambda _: None
+        self.stop: Callable[[bool, str], None] = lambda force, by: None
         self.archive: Archive | None = None
-        self.waits = True
+        self.wish = ""
+        self._waits = self._is_marked = True
+        self._last_mark: _Mark = {"labels": {}, "annotations": {}}
+        self._marked_at = 0.0
         self._api = api
         self._version = ""
         self._made = ""
-        self._kept = 0.0
+        self._kept = 0
         self._fields: dict[str, Any] = {}
         self._events: deque[tuple[float, str, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
         self._dirty = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._deadline = 0.0
-        self._wish: tuple[float, float] | None = None
+        self._wanted: tuple[float, float] | None = None
         self._stop_heard = ""
         self._is_anothers = False
 
@@ -165,7 +184,9 @@ class Record:
     async def create(self, asked: Mapping[str, Any], fields: Mapping[str, Any], deadline: float) -> None:
         """With its anchor, which takes it away should nobody come back to it within `deadline` seconds."""
         self._fields.update(fields)
-        job = manifests.anchor(self.run, int(deadline), 0)
+        self._last_mark, self._marked_at = self._mark(), self._api.now
+        notes = {name: text for name, text in self._last_mark["annotations"].items() if text is not None}
+        job = manifests.anchor(self.run, int(deadline), 0, notes)
         try:
             made = await self._api.create(anchor_path(self.namespace), job)
         except Conflict:
@@ -173,6 +194,7 @@ class Record:
             raise RunBusy(f"The cluster has a run {self.run} already.", "Try again: ids are drawn by lot.") from None
         self._started = self._api.now
         self._deadline = self._started + deadline
+        self._made = made["metadata"].get("creationTimestamp", "")
         owner = Owner("Job", self.run, made["metadata"]["uid"])
         data = {_SPEC: json.dumps(asked), **self._data()}
         thing = manifests.record(self.run, owner, self._notes(), data)
@@ -184,7 +206,8 @@ class Record:
         job, thing = await asyncio.gather(
             self._api.get(anchor_path(self.namespace, self.run)), self._api.get(path_of(self.namespace, self.run))
         )
-        self._started = _seconds(job["metadata"]["creationTimestamp"])
+        self._made = job["metadata"]["creationTimestamp"]
+        self._started = seconds(self._made)
         self._deadline = self._started + job["spec"]["activeDeadlineSeconds"]
         before = read(thing).manager
         while True:
@@ -212,6 +235,21 @@ class Record:
     def owner(self) -> Owner:
         return Owner("ConfigMap", self.run, self._uid)
 
+    @property
+    def user(self) -> str:
+        """Who has started the run, as far as its record says."""
+        return str(self._fields.get("user") or "")
+
+    @property
+    def waits(self) -> bool:
+        return self._waits
+
+    @waits.setter
+    def waits(self, waits: bool) -> None:
+        if waits != self._waits:
+            self._waits = waits
+            self._dirty.set()
+
     # ---- keeping it
 
     def update(self, fields: Mapping[str, Any]) -> None:
@@ -238,7 +276,7 @@ class Record:
             self._dirty.clear()
             try:
                 await self._write()
-                await self._fulfil()
+                await self._tend_anchor()
                 if self.archive is not None and self.archive.is_full:
                     await self.archive.flush()
             except Unreachable:
@@ -254,7 +292,7 @@ class Record:
 
     async def _put(self) -> bool:
         """Over the version that we know, or not at all."""
-        metadata = {"resourceVersion": self._version, "annotations": self._notes(), "labels": self._labels()}
+        metadata = {"resourceVersion": self._version, "annotations": self._notes()}
         change = {"metadata": metadata, "data": self._data()}
         try:
             self._remember(await self._api.patch(path_of(self.namespace, self.run), change))
@@ -275,7 +313,6 @@ class Record:
     def _remember(self, thing: Mapping[str, Any]) -> None:
         self._version = thing["metadata"]["resourceVersion"]
         self._uid = thing["metadata"]["uid"]
-        self._made = thing["metadata"].get("creationTimestamp", "")
 
     async def _listen(self) -> None:
         name = f"metadata.name={self.run}"
@@ -297,16 +334,12 @@ class Record:
             self._dirty.set()  # our next write will find out
         elif content.stop and content.stop != self._stop_heard:
             self._stop_heard = content.stop
-            self.stop(content.stop == "now")
+            self.stop(content.stop == "now", content.stop_by)
 
     def _notes(self) -> dict[str, str]:
         notes = {name.replace("_", "-"): self._fields.get(name) for name in _SHOWN}
         shown = {DOMAIN + name: str(value) for name, value in notes.items() if value is not None}
         return {**shown, DOMAIN + "manager": self.manager, DOMAIN + "beat": f"{self._api.now:.0f}"}
-
-    def _labels(self) -> dict[str, str | None]:
-        """None takes it off."""
-        return {WAITING: "yes" if self.waits and self._fields.get("state") in _BEFORE_IT_RUNS else None}
 
     def _data(self) -> dict[str, str]:
         return {_STATE: json.dumps(self._fields), _EVENTS: _newest(self._events)}
@@ -316,19 +349,53 @@ class Record:
     def extend(self, seconds: float, keep: float = 0.0) -> None:
         """The run may go on for so long without any manager, and stays for `keep` seconds after that. While it has not
         started there is nothing worth keeping."""
-        self._wish = (seconds, keep)
-        self._dirty.set()
+        if (seconds, keep) != self._wanted:
+            self._wanted = (seconds, keep)
+            self._dirty.set()
 
-    async def _fulfil(self) -> None:
-        """As long as we are there, at least half of the time is left; less often than that it costs nothing."""
-        if self._wish is None:
+    @property
+    def _is_waiting(self) -> bool:
+        return self.waits and self._fields.get("state") in _BEFORE_IT_RUNS
+
+    async def _tend_anchor(self) -> None:
+        change: dict[str, Any] = {}
+        if more := self._more_time():
+            change["spec"] = more
+        mark, is_waiting = self._mark(), self._is_waiting
+        if (self._is_marked or is_waiting) and (self._is_unmarked(mark) or self._api.now - self._marked_at >= BEAT):
+            change["metadata"] = mark
+        if not change:
             return
-        seconds, keep = self._wish
-        if self._deadline - self._api.now < seconds / 2 or keep != self._kept:
-            due = self._api.now + seconds
-            spec = {"activeDeadlineSeconds": int(due - self._started), "ttlSecondsAfterFinished": int(keep)}
-            await self._api.patch(anchor_path(self.namespace, self.run), {"spec": spec})
-            self._deadline, self._kept = due, keep
+        await self._api.patch(anchor_path(self.namespace, self.run), change)
+        if more:
+            self._deadline = self._started + more["activeDeadlineSeconds"]
+            self._kept = more["ttlSecondsAfterFinished"]
+        if "metadata" in change:
+            self._last_mark, self._is_marked, self._marked_at = mark, is_waiting, self._api.now
+
+    def _is_unmarked(self, mark: _Mark) -> bool:
+        """Whether it says something else than the last one, which is not only when it was written."""
+        before = self._last_mark["annotations"]
+        return any(before.get(name) != text for name, text in mark["annotations"].items() if name != BEAT_NOTE)
+
+    def _more_time(self) -> dict[str, int]:
+        """As long as we are there, at least half of the time is left; less often than that it costs nothing."""
+        if self._wanted is None:
+            return {}
+        seconds, keep = self._wanted
+        if self._deadline - self._api.now >= seconds / 2 and int(keep) == self._kept:
+            return {}
+        due = self._api.now + seconds
+        return {"activeDeadlineSeconds": int(due - self._started), "ttlSecondsAfterFinished": int(keep)}
+
+    def _mark(self) -> _Mark:
+        """What other runs read of one that waits."""
+        told: dict[str, str | None] = dict.fromkeys((WISH, CREATED, PLACEMENT, BEAT_NOTE))
+        if self._is_waiting:
+            told |= {WISH: self.wish, CREATED: str(self._fields.get("created", 0)), BEAT_NOTE: f"{self._api.now:.0f}"}
+            if self._fields.get("state") == "starting":
+                told[PLACEMENT] = json.dumps(self._fields.get("placement", {}))
+        return {"labels": {WAITING: "yes" if self._is_waiting else None}, "annotations": told}
 
     async def finish(self, keep: float) -> None:
         """The last write; then the anchor counts as complete, and Kubernetes removes all of it in time."""
@@ -343,7 +410,8 @@ class Record:
                 await self.remove()  # Somebody has deleted the record: there is nothing to keep.
                 return
             spec = {"completions": 0, "ttlSecondsAfterFinished": int(keep)}
-            await self._api.patch(anchor_path(self.namespace, self.run), {"spec": spec})
+            marks = {"metadata": self._mark()} if self._is_marked else {}
+            await self._api.patch(anchor_path(self.namespace, self.run), {"spec": spec, **marks})
             if self.archive is None and self._fields.get("detached"):
                 # The manager in the cluster that we have replaced may not have found its image yet.
                 await self._api.delete(anchor_path(self.namespace, f"{self.run}-manager"))
@@ -373,9 +441,3 @@ def _newest(events: Sequence[tuple[float, str, dict[str, Any]]]) -> str:
 
 
 PumasiReason = ClusterTrouble | RunBusy
-
-
-def _seconds(text: str) -> float:
-    from datetime import datetime
-
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -1,6 +1,6 @@
 """A run as a file: objects that train without Pumasi being there. Pure: values in, plain objects out.
 
-    Service (the hub's address), ConfigMaps (agent, code, what each agent has to know), an Indexed Job
+    Service (the hub's address), Secrets (agent, code, what each agent has to know), an Indexed Job
 
 Nobody is there to plan, so every pod has the same share; nobody can hand out a secret, so the agents know each other by
 the Job's uid, which Kubernetes draws by lot and tells every pod.
@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pumasi.core.kubectl import kubectl
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
-from pumasi.core.patching import apply, parse_patch
 from pumasi.core.spec import run_name
 from pumasi.errors import UsageError
-from pumasi.kube import manifests
+from pumasi.kube import manifests, reserved
 from pumasi.kube.manifests import Object
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def render(spec: Spec, program: Program, agent: str, packed: bytes, pods: int | 
     gang = _gang(spec, program, name, hub, packed)
     configs = _configs(spec, program, gang, shares)
     code = [_unowned(thing) for thing in manifests.code(name, gang.owner, agent, packed)]
-    code[0]["data"]["config"] = _in_one(configs)
+    code[0]["stringData"]["config"] = _in_one(configs)
     objects = [*([_service(name, hub)] if hub else []), *code, _job(spec, gang, configs)]
     return [_placed(thing, spec.namespace) for thing in objects]
 
@@ -77,15 +77,15 @@ def _or(numbers: Sequence[int]) -> str:
 def remarks(spec: Spec, objects: Sequence[Object], version: str) -> list[str]:
     """What whoever finds the file should know."""
     name, pods = run_name(spec), objects[-1]["spec"]["completions"]
-    where = f"-n {spec.namespace} " if spec.namespace else ""
+    begin = kubectl("", spec.namespace or "")
     server_side = " --server-side" if needs_server_side(objects) else ""
-    follow = f"kubectl {where}logs -f -l {JOB_LABEL}={name} --prefix --max-log-requests {max(5, pods)}"
+    follow = f"{begin} logs -f -l {JOB_LABEL}={name} --prefix --max-log-requests {max(5, pods)}"
     lines = [
         f"{MARK} {version}. Needs Kubernetes 1.29 or newer, and nothing of Pumasi.",
         "",
-        f"  kubectl {where}apply{server_side} -f FILE",
+        f"  {begin} apply{server_side} -f FILE",
         f"  {follow}",
-        f"  kubectl {where}delete -f FILE",
+        f"  {begin} delete -f FILE",
         "",
         "A Job can't be changed: delete it before a changed file is applied, or give the new one another --name.",
         f"It is removed {_days(spec.keep)} after its end (--keep). What keeps a file applied (Argo CD, Flux) makes it",
@@ -190,7 +190,7 @@ def _template(spec: Spec, gang: manifests.Gang, config: Mapping[str, Any]) -> Ob
     if gang.hub:
         source = {"fieldRef": {"fieldPath": f"metadata.labels['{UID_LABEL}']"}}
         container["env"].append({"name": "PUMASI_BOOT_SECRET", "valueFrom": source})
-    made = apply([parse_patch(text) for text in spec.patches], pod)
+    made = reserved.patched(spec.patches, pod, manifests.counted(spec))
     return {"metadata": made["metadata"], "spec": made["spec"]}
 
 
@@ -204,7 +204,7 @@ def _metadata(metadata: Mapping[str, Any]) -> Object:
 def _shared(entry: Object, gang: manifests.Gang) -> Object:
     if entry["name"] != "PUMASI_BOOT_CONFIG":
         return entry
-    source = {"configMapKeyRef": {"name": gang.code.boot, "key": "config"}}
+    source = {"secretKeyRef": {"name": gang.code.boot, "key": "config"}}
     return {"name": entry["name"], "valueFrom": source}
 
 

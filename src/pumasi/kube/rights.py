@@ -32,10 +32,12 @@ class Right(NamedTuple):
 
 RIGHTS = (
     Right("batch", "jobs", "get", "to learn how long the run that it takes over may go on"),
-    Right("batch", "jobs", "patch", "to let a run go on for longer, and to complete it at its end"),
+    Right(
+        "batch", "jobs", "patch", "to let a run go on for longer, to say that it waits, and to complete it at its end"
+    ),
     Right("", "configmaps", "create", "to keep the output of a run"),
     Right("", "configmaps", "get", "to take over a run, and to see who else has written its record"),
-    Right("", "configmaps", "list", "to see which older runs wait, and as the beginning of every watch"),
+    Right("", "configmaps", "list", "the beginning of every watch"),
     Right("", "configmaps", "watch", "to hear a wish to stop, or that the run was deleted"),
     Right("", "configmaps", "patch", "to write down how the run stands"),
     Right("", "configmaps", "delete", "to drop the oldest output of a run that writes without end"),
@@ -52,7 +54,11 @@ RIGHTS = (
 )
 CLUSTER_RIGHTS = (
     Right("", "nodes", "list", "to see which nodes there are, and how much they have"),
+    Right("", "nodes", "watch", "to see when that changes"),
     Right("", "pods", "list", "to see how much of that is taken"),
+    Right("", "pods", "watch", "to see at once when something becomes free"),
+    Right("batch", "jobs", "list", "to see which older runs wait, in all namespaces"),
+    Right("batch", "jobs", "watch", "to see when they do not wait any more"),
     Right("", "persistentvolumes", "get", "to see which nodes can mount the volume of a run"),
 )
 
@@ -75,17 +81,21 @@ def of_namespace(namespace: str, rights: Sequence[Right] = RIGHTS) -> list[Objec
     return [account, role, _binding("RoleBinding", _metadata(NAME, namespace), "Role", namespace)]
 
 
-def of_cluster(namespace: str) -> list[Object]:
-    """The ClusterRole is the same for all namespaces; each has a binding of its own."""
+def of_cluster(namespace: str, uid: str = "") -> list[Object]:
+    """The ClusterRole is the same for all namespaces; each has a binding of its own, which goes with the namespace
+    where its `uid` is known."""
     role = {**_rbac("ClusterRole"), "metadata": _metadata(NAME), "rules": rules(CLUSTER_RIGHTS)}
-    binding = _binding("ClusterRoleBinding", _metadata(f"{NAME}-{namespace}"), "ClusterRole", namespace)
-    return [role, binding]
+    metadata = _metadata(f"{NAME}-{namespace}")
+    if uid:
+        owner = {"apiVersion": "v1", "kind": "Namespace", "name": namespace, "uid": uid}
+        metadata["ownerReferences"] = [owner]
+    return [role, _binding("ClusterRoleBinding", metadata, "ClusterRole", namespace)]
 
 
 def path_of(thing: Object, *, collection: bool = False) -> str:
     version, metadata = thing["apiVersion"], thing["metadata"]
     root = f"/api/{version}" if version == "v1" else f"/apis/{version}"
-    where = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
+    where = f"/namespaces/{metadata['namespace']}" if metadata.get("namespace") else ""
     return f"{root}{where}/{thing['kind'].lower()}s" + ("" if collection else f"/{metadata['name']}")
 
 

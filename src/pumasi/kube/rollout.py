@@ -24,19 +24,23 @@ class Standing(NamedTuple):
 
 
 def standing(
-    deployment: Object, pods: Sequence[Object], former: Sequence[Object], events: Sequence[Object]
+    deployment: Object,
+    pods: Sequence[Object],
+    former: Sequence[Object],
+    events: Sequence[Object],
+    kubectl: str = "kubectl",
 ) -> Standing:
     """`pods`: the new ones; `former`: those that were there before. `events`: what was told where no new ones are.
-    It is done when only the new ones are left to answer."""
+    It is done when only the new ones are left to answer. `kubectl`: as in `sight.refusal`."""
     if _is_done(deployment):
         return Standing(waiting="the former pod finishes what it is answering") if former else Standing(done=True)
     for pod in pods:
         if ended := _end(pod):
             return _broken_by(ended)
-        if why := sight.hindrance(pod):
+        if why := sight.hindrance(pod, kubectl):
             return Standing(broken=why) if why.hopeless else Standing(waiting=why.reason.rstrip("."))
     if not pods and events:
-        why = sight.rejection(max(events, key=_last)["message"])
+        why = sight.rejection(max(events, key=_last)["message"], kubectl=kubectl)
         return Standing(broken=why) if why.hopeless else Standing(waiting=why.reason.rstrip("."))
     return Standing(waiting=_phase(pods))
 

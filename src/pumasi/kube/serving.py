@@ -188,3 +188,20 @@ def as_before(thing: Mapping[str, Any]) -> Object:
     }
     spec = {key: value for key, value in thing["spec"].items() if key != "replicas"}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
+def url_of(service: Mapping[str, Any], pods: Sequence[Mapping[str, Any]]) -> str:
+    """Where it is reached from outside the cluster. Empty where only pods of the cluster reach it, and where it has no
+    address yet; a node's address is that of one of its pods."""
+    kind, hosts = service["spec"].get("type"), []
+    if kind == "NodePort":
+        port = service["spec"]["ports"][0]["nodePort"]
+        hosts = [f"{_host(pod['status']['hostIP'])}:{port}" for pod in pods if pod.get("status", {}).get("hostIP")]
+    elif kind == "LoadBalancer":
+        given = service.get("status", {}).get("loadBalancer", {}).get("ingress") or ()
+        hosts = [_host(str(each.get("ip") or each["hostname"])) for each in given]
+    return f"http://{hosts[0]}/" if hosts else ""
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

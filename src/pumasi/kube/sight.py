@@ -11,13 +11,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pumasi.core.printable import clean
+from pumasi.kube import quotas
 from pumasi.kube.discovery import amount
-from pumasi.kube.manifests import INDEX, PYTHON
+from pumasi.kube.manifests import INDEX, PYTHON, USER, WAY_IN
 
 Object = Mapping[str, Any]
 Facts = Mapping[str, Any]
 
 _BAD_IMAGE = frozenset(("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"))
+_IMAGE_HINT = (
+    "Check the image's name, that the cluster reaches its registry, and its pull secret (--set spec.imagePullSecrets…)."
+)
 _NO_IMAGE = frozenset(("InvalidImageName", "ErrImageNeverPull"))
 _HOPELESS_IMAGE = re.compile(r"not found|unauthorized|denied|invalid|forbidden|no such host|manifest unknown", re.I)
 _BAD_START = frozenset(("CreateContainerConfigError", "CreateContainerError", "RunContainerError"))
@@ -29,15 +34,30 @@ _UNKNOWN_END = ("Unknown", "ContainerStatusUnknown")
 _NEVER_BEGUN = ("StartError", "ContainerCannotRun")
 _NO_PROGRAM = re.compile(r'exec: "([^"]+)": (?:executable file not found|stat .*no such file)')
 _TURNED_AWAY = re.compile(r"^(OutOf|NodeAffinity|UnexpectedAdmissionError|TopologyAffinityError|NodeShutdown)")
+_COUNTED = re.compile(r"0/(\d+) nodes are available: (.+)")
+_REMARKS = re.compile(r"[.,]? (?:preemption:|no new claims to deallocate)")
+_REASONS = (
+    (re.compile(r"(\d+) Insufficient (\S+)"), "{0} {have} too little {1} free"),
+    (re.compile(r"(\d+) Too many pods"), "{0} {have} too many pods"),
+    (re.compile(r"(\d+) node\(s\) had untolerated taint\(?s?\)? ?\{(.*?):? ?\}"), "{0} {have} the taint {1}"),
+    (re.compile(r"(\d+) node\(s\) were unschedulable"), "{0} {have} been cordoned"),
+    (re.compile(r"(\d+) node\(s\) didn't match Pod's node affinity/selector"), ""),
+)
 _QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.+), used: (.+), limited: (.+)")
+_UNSPECIFIED = re.compile(r"failed quota: ([^:]+): must specify (.+)")
+_RESOURCE = re.compile(r"\b(?:(?:limits|requests)\.)?(?:cpu|memory)\b(?! for: (?!main\b))")
+_INVALID = re.compile(r" is invalid: |cannot be handled as an? |cannot unmarshal")
+"""An object that no cluster would take, as opposed to one that this cluster's rules forbid."""
 _NO_PRIORITY = re.compile(r"no PriorityClass with name (\S+) was found")
+_DEFAULT_SCHEDULER = "default-scheduler"
 _UNBOUND = re.compile("unbound immediate PersistentVolumeClaims", re.I)
+_DENIED = re.compile(r"Permission denied:? '(/[^']*)'")
 _NEVER = re.compile(rf'persistentvolumeclaim "[^"]+" not found|{_UNBOUND.pattern}', re.I)
 
 
 class Seen(NamedTuple):
     """One pod of a gang, as the API shows it. `ended`: its container has, or never will start; `testament` is what the
-    agent left behind."""
+    agent left behind; `away`: the cluster can't reach its node (NotReady)."""
 
     number: int
     name: str
@@ -49,6 +69,12 @@ class Seen(NamedTuple):
     oom: bool
     disruption: str
     testament: Facts | None
+    away: bool = False
+
+    @property
+    def is_lost(self) -> bool:
+        """With its node, which new pods had better avoid."""
+        return self.away or self.disruption.startswith(_OUT_OF_REACH)
 
 
 class Refusal(NamedTuple):
@@ -63,18 +89,28 @@ def see(pod: Object) -> Seen:
     status, metadata = pod.get("status", {}), pod["metadata"]
     state = _state(pod)
     terminated = state.get("terminated") or {}
+    ended = bool(terminated) or status.get("phase") in ("Succeeded", "Failed")
     return Seen(
         number=int(metadata["labels"][INDEX]),
         name=metadata["name"],
         node=pod["spec"].get("nodeName", ""),
         started=bool(terminated or state.get("running")),
-        ended=bool(terminated) or status.get("phase") in ("Succeeded", "Failed"),
+        ended=ended,
         deleting="deletionTimestamp" in metadata,
         code=terminated.get("exitCode"),
         oom=terminated.get("reason") == "OOMKilled",
         disruption=_disruption(pod),
         testament=_testament(terminated),
+        away=not ended and _is_away(pod),
     )
+
+
+def _is_away(pod: Object) -> bool:
+    """When a node becomes NotReady, the cluster marks its pods as not ready, though their containers still are. A
+    kubelet that marks a pod so gives a reason."""
+    conditions = {each["type"]: each for each in pod.get("status", {}).get("conditions") or ()}
+    ready, containers = conditions.get("Ready", {}), conditions.get("ContainersReady", {})
+    return ready.get("status") == "False" and not ready.get("reason") and containers.get("status") == "True"
 
 
 def _state(pod: Object) -> Object:
@@ -107,24 +143,26 @@ def _disruption(pod: Object) -> str:
     return "was lost with its node" if status.get("reason") == "NodeLost" else ""
 
 
+_OUT_OF_REACH = "was lost: its node can't be reached, or sends its pods away"
 _DISRUPTIONS = {
     "PreemptionByScheduler": "was displaced by a pod of a higher priority",
-    "DeletionByTaintManager": "was lost: its node can't be reached, or sends its pods away",
+    "DeletionByTaintManager": _OUT_OF_REACH,
     "DeletionByPodGC": "was lost with its node",
     "EvictionByEvictionAPI": "was evicted",
     "TerminationByKubelet": "was ended by its node",
 }
 
 
-def refusal(pod: Object) -> Refusal | None:
-    """Why the pod got no place: from the scheduler, or from the node that it was sent to."""
+def refusal(pod: Object, kubectl: str = "kubectl") -> Refusal | None:
+    """Why the pod got no place: from the scheduler, or from the node that it was sent to. `kubectl`: how a line that
+    leads to its namespace begins."""
     status = pod.get("status", {})
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             said = _plain(condition.get("message", ""))
             never = _NEVER.search(said) is not None
-            hint = "See that the volume claim exists and is bound: kubectl get pvc" if never else ""
-            return Refusal(f"The cluster's scheduler has no place for it: {said}.", never, hint)
+            hint = f"See that the volume claim exists and is bound: {kubectl} get pvc" if never else ""
+            return Refusal(f"The cluster's scheduler has no place for it: {_in_words(said)}.", never, hint)
     terminated = _state(pod).get("terminated") or {}
     if terminated.get("reason") in _NEVER_BEGUN and _MAY_PASS.search(terminated.get("message", "")):
         said = _plain(terminated["message"])
@@ -134,27 +172,84 @@ def refusal(pod: Object) -> Refusal | None:
     return None
 
 
-def rejection(said: str) -> Refusal:
-    """What the API answered to a pod that it did not take."""
+def _in_words(said: str) -> str:
+    """A scheduler's own line counts nodes by reasons, and ends in remarks about preemption. A pod that is pinned to a
+    node does not match any other: that is none to tell of."""
+    line = _REMARKS.split(said)[0].rstrip(" .,")
+    counted = _COUNTED.fullmatch(line)
+    if counted is None:
+        return line
+    nodes, reasons = counted.groups()
+    if not reasons[0].isdigit():
+        return reasons.replace("not found. not found", "not found")  # So the scheduler says it of a claim.
+    told = ", ".join(filter(None, map(_reason, reasons.split(", "))))
+    return f"of {nodes} nodes, {told}" if told else f"it may go to none of {nodes} nodes (node selector, affinity)"
+
+
+def _reason(part: str) -> str:
+    for pattern, words in _REASONS:
+        if found := pattern.fullmatch(part):
+            have = "has" if found[1] == "1" else "have"
+            return words.format(*found.groups(), have=have)
+    return part.replace("node(s) ", "")
+
+
+def rejection(said: str, asked: Mapping[str, float] = {}, kubectl: str = "kubectl", *, patched: bool = True) -> Refusal:
+    """What the API answered to a pod that it did not take. `asked`: what its whole gang asks for, as quotas count;
+    `kubectl`: as in `refusal`; `patched`: --set may have changed the pod."""
     if quota := _QUOTA.search(said):
         name, requested, _, limited = quota.groups()
+        if never := quotas.beyond(name, asked, _amounts(limited)):
+            return Refusal(never, True, quotas.hint(kubectl))
         beyond = _beyond(requested, limited)
-        hint = "Ask for less, or have the quota raised: kubectl describe quota" if beyond else ""
         return Refusal(
-            f"The quota {name} does not allow it: requested {requested}, limited to {limited}.", beyond, hint
+            f"The quota {name} does not allow it: requested {requested}, limited to {limited}.",
+            beyond,
+            quotas.hint(kubectl) if beyond else "",
         )
     if missing := _NO_PRIORITY.search(said):
         hint = "--priority-class takes one of those that `kubectl get priorityclasses` lists."
         return Refusal(f"The cluster has no priority class {missing[1]}.", True, hint)
     hint = "An administrator of the namespace can allow it; --as-image-user and --set change what is asked for."
+    if unspecified := _UNSPECIFIED.search(said):
+        hint = _how_to_specify(unspecified[1], unspecified[2])
+    elif "violates PodSecurity" in said:
+        hint = (
+            "Without --as-image-user and --set, pods keep to the Pod Security level restricted; an administrator of "
+            "the namespace can allow more."
+        )
+    elif "unknown field" in said:
+        hint = "Check the paths that --set names: kubectl explain pod.spec"
+    elif _INVALID.search(said) and " is forbidden: " not in said:
+        hint = "Check what --set changes: kubectl explain pod.spec" if patched else ""
+    elif "not found" in said:
+        hint = "Check the names that are asked for, in --set too."
     return Refusal(f"The cluster does not take the pods: {_plain(said)}.", True, hint)
+
+
+def _how_to_specify(quota: str, missing: str) -> str:
+    """What a quota counts, every container has to name. --memory is a limit, too; --cpus is none."""
+    named = set(_RESOURCE.findall(missing))
+    ways = []
+    if any(each.endswith("memory") for each in named):
+        ways.append("--memory (as in --memory 4Gi)")
+    if "limits.cpu" in named:
+        ways.append("--cpus 1 and --set spec.containers[0].resources.limits.cpu=N (N for all slots of a pod)")
+    elif named & {"cpu", "requests.cpu"}:
+        ways.append("--cpus (as in --cpus 1)")
+    if not ways:
+        return f"--set can add what the quota {quota} wants each container to name."
+    return f"The quota {quota} wants to know how much is asked for: add {', and '.join(ways)}."
 
 
 def _beyond(requested: str, limited: str) -> bool:
     """Whether it would not fit even if nobody else used anything."""
-    limits = dict(part.split("=", 1) for part in limited.split(","))
-    asked = dict(part.split("=", 1) for part in requested.split(","))
+    limits, asked = _amounts(limited), _amounts(requested)
     return any(amount(asked[name]) > amount(limits[name]) for name in asked if name in limits)
+
+
+def _amounts(text: str) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in text.split(","))
 
 
 def stuck(pod: Object, pulls: int) -> Facts | None:
@@ -163,10 +258,9 @@ def stuck(pod: Object, pulls: int) -> Facts | None:
     reason, said = waiting.get("reason", ""), _plain(waiting.get("message", ""))
     image = pod["spec"]["containers"][0]["image"]
     if reason in _BAD_IMAGE and (pulls > 1 or _HOPELESS_IMAGE.search(said) or reason in _NO_IMAGE):
-        hint = "Check its name, that the cluster reaches its registry, and pull secret (--set spec.imagePullSecrets…)."
-        return _told("failed", f"The image {image} can't be pulled: {said}.", hint, pod)
+        return _told("failed", f"The image {image} can't be pulled: {said}.", _IMAGE_HINT, pod)
     if reason in _BAD_START and not _MAY_PASS.search(said):
-        hint = "--as-image-user runs it as the image's own user." if "runAsNonRoot" in said else ""
+        hint = f"Without --as-image-user the container runs as user {USER}." if "runAsNonRoot" in said else ""
         return _told("failed", f"The container can't be started: {said}.", hint, pod)
     return None
 
@@ -187,13 +281,39 @@ def broken_start(pod: Object) -> Facts | None:
     return _told("failed", f"The container can't be started: {said}.", "", pod)
 
 
-def hindrance(pod: Object) -> Refusal | None:
-    """Why a pod that somebody waits for has not started: hopeless, or in a way that may pass."""
-    if refused := refusal(pod):
+def failed_init(pod: Object) -> Facts | None:
+    """An init container that failed by itself, so that ours never starts. One that ends because the pod is taken away
+    has not failed."""
+    status = pod.get("status", {})
+    if status.get("phase") != "Failed" or "deletionTimestamp" in pod["metadata"] or has_begun(pod) or _disruption(pod):
+        return None
+    beside = {each["name"] for each in pod["spec"].get("initContainers") or () if each.get("restartPolicy") == "Always"}
+    for each in status.get("initContainerStatuses") or ():
+        terminated = each.get("state", {}).get("terminated") or {}
+        code = terminated.get("exitCode")
+        if not code or each["name"] in beside or terminated.get("reason") in _UNKNOWN_END:
+            continue
+        how = "because memory ran out" if terminated.get("reason") == "OOMKilled" else f"with exit code {code}"
+        who = _which(see(pod)).replace("The", "the", 1)
+        facts = _told("failed", f"The init container {each['name']} of {who} failed, {how}.", "", pod)
+        said = str(terminated.get("message") or "").splitlines()
+        return {**facts, "code": code, "tail": [clean(line) for line in said if line.strip()], "init": each["name"]}
+    return None
+
+
+def hindrance(pod: Object, kubectl: str = "kubectl") -> Refusal | None:
+    """Why a pod that somebody waits for has not started: hopeless, or in a way that may pass. `kubectl`: as in
+    `refusal`."""
+    if refused := refusal(pod, kubectl):
         # A volume that was asked for only just now may still be made.
         return refused._replace(hopeless=refused.hopeless and not _UNBOUND.search(refused.reason))
     facts = stuck(pod, 0) or broken_start(pod)
     return Refusal(facts["reason"], True, facts["hint"]) if facts else None
+
+
+def has_begun(pod: Object) -> bool:
+    """Its container runs, or has ended."""
+    return bool(_state(pod).get("running") or _state(pod).get("terminated"))
 
 
 def last_words(pod: Object) -> str:
@@ -205,20 +325,20 @@ def last_words(pod: Object) -> str:
     return said or f"exit code {terminated['exitCode']}"
 
 
-def absence(pods: Sequence[Object], events: Sequence[Object], setup: str) -> Refusal | None:
+def absence(pods: Sequence[Object], events: Sequence[Object], setup: str, kubectl: str = "kubectl") -> Refusal | None:
     """Why a run's manager is not in the cluster: what the newest of its pods tells, or its Job that could make none.
-    `setup` is the command that gives managers their rights."""
+    `setup` is the command that gives managers their rights; `kubectl`: as in `refusal`."""
     rights = f"`{setup}` gives managers the rights that they need."
     if not pods and events:
         said = events[-1].get("message", "")
         hint = rights if "serviceaccount" in said else "An administrator of the namespace can change that."
         return Refusal(rejection(said).reason, hint=hint)
     newest = sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), reverse=True)
-    return next((why for pod in newest if (why := _absence(pod, rights))), None)
+    return next((why for pod in newest if (why := _absence(pod, rights, kubectl))), None)
 
 
-def _absence(pod: Object, rights: str) -> Refusal | None:
-    if refused := refusal(pod):
+def _absence(pod: Object, rights: str, kubectl: str) -> Refusal | None:
+    if refused := refusal(pod, kubectl):
         return refused
     if facts := stuck(pod, 2):
         hint = "Check --image; a pull secret for it has to be in the ServiceAccount of managers, too."
@@ -235,8 +355,35 @@ def lateness(seen: Seen, pod: Object, events: Sequence[Object]) -> str:
     """Why this pod has not started, as far as anybody knows."""
     waiting = _state(pod).get("waiting") or {}
     said = events[-1].get("message", "") if events else waiting.get("message") or waiting.get("reason", "")
+    said = said or _unscheduled(pod)
     which = _which(seen).replace("The", "the", 1)
     return f"{which} did not start: {_plain(said)}" if said else f"{which} did not start"
+
+
+def _unscheduled(pod: Object) -> str:
+    """What keeps the pod from a node; empty for one that has a node. Where nobody has looked at it, --set
+    spec.schedulerName may name a scheduler that is not there."""
+    scheduled = [each for each in pod.get("status", {}).get("conditions") or () if each["type"] == "PodScheduled"]
+    if pod["spec"].get("nodeName") or scheduled:
+        return next((each.get("message", "") for each in scheduled if each["status"] == "False"), "")
+    return f"the scheduler {pod['spec'].get('schedulerName', _DEFAULT_SCHEDULER)} has not answered"
+
+
+def late_hint(lateness: str) -> str:
+    """What to do about it; empty where more time may help."""
+    return _IMAGE_HINT if any(reason in lateness for reason in _BAD_IMAGE) else ""
+
+
+def closed_volume(pod: Object, tail: Sequence[str]) -> str:
+    """What to do about a volume of the pod that does not let the program write; empty where that is not the matter."""
+    denied = [found[1] for line in tail if (found := _DENIED.search(line))]
+    spec = pod["spec"]
+    claims = {each["name"] for each in spec.get("volumes") or () if "persistentVolumeClaim" in each}
+    mounts = [each for each in spec["containers"][0].get("volumeMounts") or () if each["name"] in claims]
+    writable = [each["mountPath"].rstrip("/") for each in mounts if not each.get("readOnly")]
+    if not any(f"{path}/".startswith(f"{place}/") for path in denied for place in writable):
+        return ""
+    return f"{WAY_IN} --as-image-user runs the program as the image's own user, who may be root."
 
 
 def verdict_on(pods: Sequence[Seen], told: Facts | None, asked: bool) -> Facts:
@@ -313,5 +460,5 @@ def _told(verdict: str, reason: str, hint: str, pod: Object) -> Facts:
 
 
 def _plain(text: str) -> str:
-    """On one line, and without the full stop that our own sentences have."""
-    return " ".join(text.split()).rstrip(".")
+    """On one line, without control characters, and without the full stop that our own sentences have."""
+    return " ".join(clean(text).split()).rstrip(".")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
@@ -46,6 +47,8 @@ _A_FILE = 2
 """Seconds that each may take beside its bytes."""
 _MANY = 500
 """Files, of which not every one is told."""
+_SHOWN = 5
+"""Names in a message."""
 _ANSWER_SECONDS = 60.0
 _CHECK_SECONDS = 900.0
 """For the pod to read a large file once more."""
@@ -95,6 +98,31 @@ async def put(
                 say(f"{number:,} of {len(found):,} files are on the volume" + (" …" if number < len(found) else "."))
         for folder, names in (keep or {}).items():
             await loader.ask("keep", {"folder": folder}, json.dumps(sorted(names)).encode())
+
+
+def files_of(place: str, path: Path) -> dict[str, Path]:
+    """The file, or the files of a folder one by one, by their paths on a volume.
+
+    A link to a file in the folder is sent as that file, and one to a folder in it is left out. UsageError for a link
+    that leads out of it: what is there may be nothing that should travel, and without it the run might work with half
+    of its data.
+    """
+    if not path.is_dir():
+        return {place: path}
+    root, files, outside = path.resolve(), [], []
+    for folder, folders, names in os.walk(root):
+        for each in (Path(folder, name) for name in (*folders, *names)):
+            if each.is_symlink() and each.exists() and not each.resolve().is_relative_to(root):
+                outside.append(str(each.relative_to(root)))
+            elif each.is_file():
+                files.append(each)
+    if outside:
+        more = f" and {len(outside) - _SHOWN} more" if len(outside) > _SHOWN else ""
+        raise UsageError(
+            f"{path} has links that lead out of it: {', '.join(sorted(outside)[:_SHOWN])}{more}.",
+            f"They are not followed. Send a copy that has the files themselves: cp -rL {root.name} {root.name}-copy",
+        )
+    return {f"{place}/{each.relative_to(root).as_posix()}": each for each in sorted(files)}
 
 
 def check_path(path: str) -> None:
@@ -201,10 +229,7 @@ class _Loader:
             return ClusterTrouble(what, "Make room there, or take another one: --volume NAME:SIZE.")
         if answer["error"] == "refused":
             what = f"{path} can't be written to the volume {volume}: {details}."
-            hint = (
-                f"Its folder has to let the group {manifests.USER} write, as most kinds of volumes arrange (fsGroup)."
-            )
-            return ClusterTrouble(what, hint)
+            return ClusterTrouble(what, manifests.WAY_IN)
         if answer["error"] == "damaged":
             return ClusterTrouble(f"{path} arrived damaged, or was changed while it was sent.", "Send it again.")
         if answer["error"] == "outside":
@@ -309,14 +334,16 @@ class _Told:
 
 
 async def _running(api: Api, namespace: str, name: str, told: _Told) -> str:
-    folder = f"/api/v1/namespaces/{namespace}"
+    folder, kubectl = f"/api/v1/namespaces/{namespace}", api.connection.kubectl(namespace)
     while True:
         pods = await api.list(f"{folder}/pods", labelSelector=f"{UPLOAD}={name}")
         if pods and pods[0].get("status", {}).get("phase") == "Running":
             return str(pods[0]["metadata"]["name"])
         about = f"involvedObject.name={name},type=Warning"
         events = [] if pods else await api.list(f"{folder}/events", fieldSelector=about)
-        why = sight.hindrance(pods[0]) if pods else sight.rejection(events[-1]["message"]) if events else None
+        why = sight.hindrance(pods[0], kubectl) if pods else None
+        if events:
+            why = sight.rejection(events[-1]["message"], kubectl=kubectl)
         if why and why.hopeless:
             raise ClusterTrouble(f"The pod that takes the files can't start. {why.reason}", why.hint)
         if pods and pods[0].get("status", {}).get("phase") in ("Failed", "Succeeded"):

@@ -51,7 +51,8 @@ async def find(api: Api, namespace: str, name: str) -> Volume:
     except NotThere:
         raise UsageError(
             f"There is no volume claim {name} in the namespace {namespace}.",
-            f"Make it, or let it be made: --volume {name} in place of --mount.",
+            f"Check the name: {api.connection.kubectl(namespace)} get pvc. A run makes a claim that is not there: "
+            f"--volume {name}",
         ) from None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from pumasi.core.endings import HERE
 from pumasi.core.manage import CONFIRM
 from pumasi.core.outcome import Outcome, outcome_from
 from pumasi.core.planner import Node
@@ -85,6 +86,15 @@ class Found(NamedTuple):
     tasks: Mapping[str, FoundTask]
 
 
+class Shortage(NamedTuple):
+    """Why there is no room: `remark` is for those who fail because of it, `waiting` for those who wait, and `gist` what
+    of that is news when it changes. All may be empty."""
+
+    remark: str = ""
+    waiting: str = ""
+    gist: str = ""
+
+
 def kept_task(found: FoundTask) -> dict[str, Any]:
     """As `Manager` keeps it."""
     return {**found._asdict(), "outcome": None if found.outcome is None else found.outcome.told()}
@@ -99,19 +109,23 @@ def found_task(kept: Mapping[str, Any]) -> FoundTask:
 
 class Pool(ABC):
     """`confirm` is how long it may take to be sure of the end of a gang, beyond its grace. A pool that `is_blind` does
-    not know its nodes: whoever runs them places the slots. `remark` is a sentence for those whom the room that `nodes`
-    told of last is too little. The manager sets the four callbacks: for what the user should know, for what ends the
-    manager, for a stop that came through the pool, and for the reason why there is no such run any more."""
+    not know its nodes: whoever runs them places the slots. `setting` is what advice after a failure depends on; `user`
+    is the name that the pool has for who started the run. The manager sets the five callbacks: for what the user should
+    know, for what ends the manager, for a stop that came through the pool, for the reason why there is no such run any
+    more, and `changed` for when what is free may have changed since `nodes` told it: a pool that knows need not be
+    asked again and again."""
 
     confirm: float = CONFIRM
     is_blind = False
-    remark = ""
+    setting = HERE
+    user = ""
     copy: Copy | None = None
     found: Found | None = None
     tell: Callable[[str], None]
     fail: Callable[[BaseException], None]
-    stop: Callable[[bool], None]
+    stop: Callable[[bool, str], None]
     lose: Callable[[str], None]
+    changed: Callable[[], None]
 
     def attend(self) -> None:  # noqa: B027
         """The manager is there, and can be called."""
@@ -128,6 +142,10 @@ class Pool(ABC):
     def capacity(self) -> list[Node]:
         """The nodes as if nobody else used them: what does not fit there never will."""
 
+    def shortage(self, slots: int) -> Shortage:
+        """For so many slots the room that `nodes` told of last is too little: who holds it."""
+        return Shortage()
+
     @abstractmethod
     def addresses(self, nodes: Sequence[str]) -> Sequence[str]:
         """Where the agents of these nodes are to be reached."""
@@ -135,7 +153,7 @@ class Pool(ABC):
     @abstractmethod
     async def reserve(self, task: str, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
         """Hold what `placement` needs until what is launched there has ended, and tell the GPUs a node; None when
-        somebody else was faster."""
+        somebody else was faster, or it is not free yet after all."""
 
     def release(self, task: str) -> None:  # noqa: B027
         """What is held for that task, and nothing of it was launched or is left, is free again."""

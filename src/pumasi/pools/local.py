@@ -50,6 +50,7 @@ class LocalPool(Pool):
         self._gpus = gpus if spec.gpu != "none" else ()
         self._held: dict[str, dict[str, IO[str]]] = {}
         self._gangs: dict[tuple[str, int], LocalGang] = {}
+        self._environments: set[str] = set()
 
     async def nodes(self) -> list[Node]:
         if self._gpus and self._spec.nodes is None:
@@ -113,8 +114,9 @@ class LocalPool(Pool):
             file.close()
 
     async def launch(self, order: Order, sink: Sink) -> None:
-        gang = LocalGang(order, sink, self._forget)
+        gang = LocalGang(order, sink, self._forget, self._home / "environments")
         self._gangs[order.task, order.attempt] = gang
+        self._environments |= {config["setup"]["own"] for config in order.configs if config.get("setup")}
         try:
             await gang.start()
         except OSError:
@@ -136,15 +138,19 @@ class LocalPool(Pool):
             gang.kill()
         for task in list(self._held):
             self._release(task)
+        for environment in self._environments:
+            shutil.rmtree(environment, ignore_errors=True)
+            Path(f"{environment}.lock").unlink(missing_ok=True)
 
 
 class LocalGang:
-    """The agents of one attempt."""
+    """The agents of one attempt. Packages that they install are kept in `environments`."""
 
-    def __init__(self, order: Order, sink: Sink, forget: Any) -> None:
+    def __init__(self, order: Order, sink: Sink, forget: Any, environments: Path) -> None:
         self.order = order
         self.sink = sink
         self.forget = forget
+        self.environments = environments
         self.agents: dict[int, AgentProcess] = {}
         self.facts: Mapping[str, Any] | None = None
         self.starting: asyncio.Future[None] | None = None
@@ -172,6 +178,8 @@ class LocalGang:
 
     async def _start_agent(self, node: int, changes: Mapping[str, Any]) -> None:
         config = {**self.order.configs[node], **changes}
+        if config.get("setup"):
+            config["setup"] = {**config["setup"], "shared": str(self.environments)}
         Path(config["dir"]).mkdir(mode=0o700, parents=True, exist_ok=True)
         agent = AgentProcess(self, node, config)
         agent.start()

@@ -12,15 +12,18 @@ from pumasi.core.frames import separate
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, Rejected, Unreachable
 from pumasi.kube import manifests, sight
 from pumasi.kube.api import Api
-from pumasi.kube.discovery import NOT_ENDED
+from pumasi.kube.discovery import NOT_ENDED, why_out
 from pumasi.kube.logs import Sieve, follow
 from pumasi.kube.record import PATIENCE
+from pumasi.kube.waiting import within
 from pumasi.pools.base import Order, Sink
 
 AT_ONCE = 20
 """Pods that are created at the same time."""
 DRAIN = 20.0
 """Seconds that the last lines of a container that has ended may take to arrive."""
+INIT_LOG = 5.0
+"""Seconds that the lines of an init container that has failed may take to arrive."""
 AGAIN = 2.0
 """Seconds after which a wish to delete that did not get there is repeated."""
 MARGIN = 15.0
@@ -48,6 +51,7 @@ class PodGang:
         self._api = api
         self._folder = f"/api/v1/namespaces/{namespace}/pods"
         self._namespace = namespace
+        self._kubectl = api.connection.kubectl(namespace)
         self._selector = manifests.of_attempt(run, order.task, order.attempt)
         self._whole = whole
         self._away = away
@@ -59,11 +63,14 @@ class PodGang:
         self._pulls: dict[str, int] = {}
         self._sieves: dict[str, Sieve] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
+        self._missed: dict[str, float] = {}
+        """Pods whose node does not answer, and since when."""
         self._strange: list[str] = []
         self._told: Mapping[str, Any] | None = None
         self._refusal: sight.Refusal | None = None
         self._failure: Mapping[str, Any] | None = None
         self._asked = False
+        self._is_left = False
         self._ran = False
         self._late = ""
         self._deadline: float | None = None
@@ -75,6 +82,10 @@ class PodGang:
         self.silence = float(order.configs[0]["silence"])
         self.grace = float(order.configs[0]["grace"])
         self.lost_nodes: set[str] = set()
+        self.needs: Mapping[str, float] = {}
+        """What it asks for in all, at the least, by the names that quotas have for it."""
+        self.patched = False
+        """Whether --set has changed its pods."""
         self.over = self.turned_away = False
 
     # ---- from beginning to end
@@ -90,6 +101,8 @@ class PodGang:
             while not self._is_over():
                 await self._wait_for_news(watching)
                 await self._judge()
+            if not (self._refusal or self._failure or self._asked):
+                await self._look_at_init()  # All had ended before anybody looked.
             await self._finish_reading()
         finally:
             for task in (watching, *self._readers.values()):
@@ -135,7 +148,8 @@ class PodGang:
             except Conflict:
                 pass  # The answer to a first try was lost: names are ours alone.
             except (Forbidden, Rejected) as error:
-                self._refusal = self._refusal or sight.rejection(error.said)
+                refusal = sight.rejection(error.said, self.needs, self._kubectl, patched=self.patched)
+                self._refusal = self._refusal or refusal
                 raise
 
     async def _watch(self, *, fresh: bool) -> None:
@@ -160,8 +174,35 @@ class PodGang:
         seen = sight.see(pod)
         if seen.ended:
             self._ended.add(name)
+        self._mind_node(seen)
         if seen.started and name not in self._readers:
             self._readers[name] = asyncio.ensure_future(self._read(name))
+
+    def _mind_node(self, pod: sight.Seen) -> None:
+        """A gang of several pods finds out by itself whether one is lost. Nobody else looks after a single pod: its
+        node may be silent for as long as the agents of a gang may."""
+        if pod.away is (pod.name in self._missed):
+            return
+        if pod.away:
+            self._missed[pod.name] = asyncio.get_running_loop().time()
+        else:
+            del self._missed[pod.name]
+        if self._is_ending:
+            if self._is_alone:
+                self._set_deadline()
+            return
+        self._deadline = None
+        if not pod.ended:
+            self._note(self._about_node(pod))
+
+    def _about_node(self, pod: sight.Seen) -> str:
+        if not pod.away:
+            return f"{pod.node} answers again; the run goes on."
+        limit = f"; in {self.silence:g} s the run starts again elsewhere" if self._is_alone else ""
+        return f"{pod.node} does not answer (NotReady){limit}."
+
+    def _note(self, text: str) -> None:
+        self.sink.said(self.order, {"event": "note", "text": text})
 
     async def _wait_for_news(self, watching: asyncio.Future[None]) -> None:
         """Until something has changed, or the deadline; trouble of the watch is the manager's to handle."""
@@ -189,10 +230,13 @@ class PodGang:
 
     async def _judge(self) -> None:
         if not (self._refusal or self._failure or self._asked):
+            await self._look_at_init()
             self._look_for_trouble()
             if self._refusal or self._failure:
                 await self._take_down(1)
-        if self._deadline is None and self._shows_an_end():
+        if self._deadline is None and self._missed and self._is_alone:
+            self._set_deadline()
+        elif self._deadline is None and self._shows_an_end():
             self._set_deadline()
             self._nudge = asyncio.get_running_loop().time() + (self.grace + MARGIN / 3 if self._ran else 0.0)
         if _is_due(self._nudge):
@@ -200,16 +244,68 @@ class PodGang:
             fields = {} if self._refusal else {"fieldSelector": NOT_ENDED}
             await self._delete(math.ceil(self.grace) if self._ran else 1, **fields)
         elif _is_due(self._deadline):
-            await self._force()
+            if self._is_ending or await self._is_a_node_ready():
+                await self._force()
+            else:
+                self._deadline = asyncio.get_running_loop().time() + AGAIN
+
+    async def _is_a_node_ready(self) -> bool:
+        """If the cluster reaches none of its nodes, it is the cluster that is cut off, and the pod may be well. False
+        also where nobody can tell: then the pod is left to Kubernetes, which deletes it unless it is cut off itself."""
+        try:
+            nodes = await self._api.list("/api/v1/nodes")
+        except Forbidden:
+            self._leave_to_kubernetes()
+            return False
+        except Unreachable:
+            return False
+        return not nodes or any(why_out(node, (), {}) != "not ready" for node in nodes)
+
+    def _leave_to_kubernetes(self) -> None:
+        if not self._is_left:
+            self._is_left = True
+            self._note("You may not list nodes: the run starts again when the cluster itself gives the pod up.")
 
     def _look_for_trouble(self) -> None:
         self._failure = self._failure or self._unreadable
         for name, pod in self._objects.items():
             if name in self._gone:
                 continue
-            self._refusal = self._refusal or sight.refusal(pod)
+            self._refusal = self._refusal or sight.refusal(pod, self._kubectl)
             stuck = sight.stuck(pod, self._pulls.get(name, 0)) or sight.broken_start(pod)
             self._failure = self._failure or stuck
+
+    async def _look_at_init(self) -> None:
+        """An init container that failed has ended the gang, whatever becomes of the other pods; what it said last is
+        read before its pod is deleted."""
+        found = ((name, facts) for name, pod in self._objects.items() if (facts := sight.failed_init(pod)))
+        name, facts = next(found, ("", None))
+        if facts is None:
+            return
+        self._failure = facts
+        lines: list[str] = []
+        reading = follow(
+            self._api,
+            self._namespace,
+            name,
+            Sieve(),
+            lambda: True,
+            lambda chunk: lines.extend(chunk.decode(errors="replace").splitlines()),
+            lines.append,
+            container=facts["init"],
+        )
+        with contextlib.suppress(ClusterTrouble, asyncio.TimeoutError):
+            await within(reading, INIT_LOG)
+        if lines:
+            self._failure = {**facts, "tail": lines[-20:]}
+
+    @property
+    def _is_alone(self) -> bool:
+        return len(self._names) == 1
+
+    @property
+    def _is_ending(self) -> bool:
+        return bool(self._asked or self._refusal or self._failure or self._shows_an_end())
 
     def _shows_an_end(self) -> bool:
         return bool(self._told or self._gone or any(pod.ended or pod.deleting for pod in self._seen))
@@ -217,11 +313,16 @@ class PodGang:
     def _set_deadline(self) -> None:
         """The others end by themselves, if they can hear each other; `_nudge` is when they are told to."""
         wait = self._longest_life() + (self.grace if self._asked else 0.0)
-        self._deadline = asyncio.get_running_loop().time() + wait
+        due = asyncio.get_running_loop().time() + wait
+        self._deadline = due if self._deadline is None or self._is_alone else min(self._deadline, due)
 
     def _longest_life(self) -> float:
         """After this nothing of the gang lives anywhere, even on a node that nobody can reach: an agent that is cut off
-        ends its ranks by itself. Whoever was silent has been so for long already."""
+        ends its ranks by itself. Whoever was silent has been so for long already. Nobody can know that of
+        a single pod: should it live on behind a cut, it ends when its node returns."""
+        if self._missed and self._is_alone:
+            since = min(self._missed.values())
+            return max(0.0, since + self.silence - asyncio.get_running_loop().time())
         silent = self._told is not None and self._told["cause"] in _CAUSED_BY_SILENCE
         return (0.0 if silent else self.silence) + self.grace + MARGIN
 
@@ -248,6 +349,10 @@ class PodGang:
             return
         self.lost_nodes |= {pod.node for pod in left if pod.node and not pod.ended}
         self._gone |= {pod.name for pod in left}
+        for pod in left:
+            # A dead node does not answer the request for its log either.
+            if reader := self._readers.get(pod.name):
+                reader.cancel()
         self._deadline = None
 
     def end(self, grace: float) -> None:
@@ -329,6 +434,7 @@ class PodGang:
 
     def _report(self) -> None:
         self.over = True
+        self.lost_nodes |= {pod.node for pod in self._seen if pod.node and pod.is_lost}
         for sieve in self._sieves.values():
             for rank, lines in sieve.missing.items():
                 self.sink.said(self.order, {"event": "gap", "rank": rank, "lines": lines})
@@ -339,10 +445,16 @@ class PodGang:
         facts = self._failure or sight.verdict_on(self._seen, self._told, self._asked)
         if self._late and facts["cause"] == "stopped":
             # Should it have been stopped for another reason than that: whoever stopped it knows.
-            facts = {"cause": "late", "who": self._late}
+            facts = {"cause": "late", "who": self._late, "hint": sight.late_hint(self._late)}
         if facts["cause"] == "agent died":
             facts = {**facts, "tail": self._strange[-20:]}
+        if facts["cause"] == "exit" and (hint := self._about_volumes(facts)):
+            facts = {**facts, "hint": hint}
         self.sink.ended(self.order, facts)
+
+    def _about_volumes(self, facts: Mapping[str, Any]) -> str:
+        pods = self._objects.values()
+        return next((hint for pod in pods if (hint := sight.closed_volume(pod, facts.get("tail") or ()))), "")
 
 
 def _is_due(limit: float | None) -> bool:

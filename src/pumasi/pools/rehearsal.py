@@ -16,7 +16,7 @@ from pumasi.core.spec import run_name
 from pumasi.errors import DoesNotFit
 from pumasi.kube.api import Api
 from pumasi.kube.config import Connection, connect
-from pumasi.kube.manifests import Object
+from pumasi.kube.manifests import KIND, Object
 from pumasi.kube.record import Record
 from pumasi.pools.base import Order, Request
 from pumasi.pools.kubernetes import KubernetesPool, make_run
@@ -83,7 +83,8 @@ async def _place(pool: KubernetesPool, spec: Spec) -> Mapping[str, int]:
     except DoesNotFit as busy:
         plan(pool.capacity(), spec.slots, most_per_node=spec.max_per_node)
         raise DoesNotFit(
-            f"{busy.message} {pool.remark}".rstrip(), "The run would wait for room." if spec.wait else busy.hint
+            f"{busy.message} {pool.shortage(spec.slots).remark}".rstrip(),
+            "The run would wait for room." if spec.wait else busy.hint,
         ) from None
 
 
@@ -93,4 +94,7 @@ def _placed(thing: Object, namespace: str) -> Object:
 
 
 def _without_secret(thing: Object) -> Object:
-    return {**thing, "stringData": dict.fromkeys(thing["stringData"], LATER)} if thing["kind"] == "Secret" else thing
+    """That of the star is drawn by lot; the user's code is what it is."""
+    if thing["kind"] != "Secret" or thing["metadata"]["labels"][KIND] != "star":
+        return thing
+    return {**thing, "stringData": dict.fromkeys(thing["stringData"], LATER)}

@@ -14,7 +14,7 @@ from pumasi.errors import UsageError
 from pumasi.serve.answers import Verdict, verdict
 from pumasi.serve.models import Model, load
 from pumasi.serve.preprocessing import Array, Preprocessing, read
-from pumasi.serve.sources import Sources, beside
+from pumasi.serve.sources import Sources, beside, check
 
 Numbers = NDArray[Any]
 Say = Callable[[str], None]
@@ -42,6 +42,7 @@ class Ensemble(NamedTuple):
 
 def gather(sources: Sources, batch: int, say: Say) -> Ensemble:
     """Loaded, checked, and warm: every size of a batch up to `batch` was calculated once."""
+    check(sources.model)
     paths = sources.models()
     described_by = sources.described_by()
     described: Preprocessing = Array() if described_by is None else read(described_by)

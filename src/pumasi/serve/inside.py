@@ -40,6 +40,11 @@ def main(text: str) -> int:
     except ModuleNotFoundError as error:
         _say(f"The image has no {error.name}.\n--image has to have numpy and the framework of the model.")
         return 2
+    except OSError as error:
+        from pumasi.serve.sources import unreadable
+
+        _say(str(unreadable(error.filename or "A file", error)))
+        return leave(2)
 
 
 def _say(text: str) -> None:

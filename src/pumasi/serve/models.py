@@ -20,6 +20,9 @@ from pumasi.serve.sources import KERAS, SAVE_SCRIPT, SAVE_WHOLE, WITHOUT_ARCHITE
 
 Numbers = NDArray[Any]
 _SAFE_KERAS = (3, 11, 3)
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_HEAD = 4096
+"""Bytes in which an HDF5 file says what it is: at the beginning, or behind a block of the user's."""
 _BACKENDS = ("tensorflow", "jax", "torch")
 """In the order in which one is chosen where nobody says which."""
 
@@ -107,13 +110,20 @@ def _not_loaded(path: Path, error: Exception) -> UsageError:
             f"{path} has Python code in it (a Lambda layer), which is not run.",
             "Replace the Lambda by a layer of Keras, or by a registered class, and save the model again.",
         )
-    if isinstance(error, OSError) or not _is_whole(path):
-        return UsageError(f"{path} is damaged, or no model of Keras.", said[:200])
+    if not _is_whole(path):
+        kind = "zip archive" if path.suffix.lower() == ".keras" else "HDF5 file"
+        again = f"Save it again: model.save('{path.name}')."
+        return UsageError(f"{path} is no Keras model, or is damaged: it is no {kind}.", again)
+    if isinstance(error, OSError):
+        return UsageError(f"{path} is damaged, or no Keras model.", said[:200])
     return UsageError(f"Keras can't load {path}: {said[:300]}")
 
 
 def _is_whole(path: Path) -> bool:
-    return path.suffix.lower() != ".keras" or zipfile.is_zipfile(path)
+    if path.suffix.lower() == ".keras":
+        return zipfile.is_zipfile(path)
+    with path.open("rb") as file:
+        return _HDF5 in file.read(_HEAD)
 
 
 def _load_torch(path: Path) -> Model:

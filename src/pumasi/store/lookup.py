@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pumasi.errors import NotFound, UsageError
 
@@ -10,8 +10,18 @@ _NAMED = 6
 """As many runs as a message names before it says how many more there are."""
 
 
-def pick(prefix: str | None, ids: Sequence[str], *, run: str = "pumasi run", ps: str = "pumasi ps") -> str:
-    """`ids` has the newest first; no prefix means the newest. `run` and `ps` start and list runs where `ids` are."""
+def pick(
+    prefix: str | None,
+    ids: Sequence[str],
+    *,
+    own: Collection[str],
+    running: Collection[str] = (),
+    run: str = "pumasi run",
+    ps: str = "pumasi ps",
+) -> str:
+    """`ids` has the newest first; no prefix means the newest of the `own`. A prefix that several runs share means the
+    only one of them that is `running`, if that is one of the `own`. `run` and `ps` start and list runs where `ids`
+    are."""
     if prefix == "":
         # Most likely a shell variable that is not set, and then even the only run there is was not meant.
         raise UsageError("The run's name is empty.", "Leave it out to mean the last run.")
@@ -19,15 +29,28 @@ def pick(prefix: str | None, ids: Sequence[str], *, run: str = "pumasi run", ps:
         message = "There is no run yet." if prefix is None else f"There is no run {prefix}, nor any other yet."
         raise NotFound(message, f"Start one: {run} train.py")
     if prefix is None:
-        return ids[0]
+        return _newest(ids, own, ps)
     matches = [run_id for run_id in ids if run_id.startswith(prefix)]
     if prefix in matches:
         return prefix
     if not matches:
         raise NotFound(f"There is no run {prefix}.", _close_to(prefix, ids) or f"`{ps}` lists the runs that there are.")
+    going_on = [run_id for run_id in matches if run_id in running]
+    if len(matches) > 1 and len(going_on) == 1 and going_on[0] in own:
+        return going_on[0]
     if len(matches) > 1:
         raise UsageError(f"{prefix} may mean {_some(matches)}.", "Type more of the one that you mean.")
     return matches[0]
+
+
+def _newest(ids: Sequence[str], own: Collection[str], ps: str) -> str:
+    for run_id in ids:
+        if run_id in own:
+            return run_id
+    raise NotFound(
+        f"None of the runs there was started from here; the last one is {ids[0]}.",
+        f"Name the run that you mean; `{ps}` lists them, and who started them.",
+    )
 
 
 def _close_to(prefix: str, ids: Sequence[str]) -> str:

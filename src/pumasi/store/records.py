@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 
 class RunRecord(NamedTuple):
-    """`pid` is the manager's; `attempt` counts from 0; `outcome` and `exit_code` are there once the run has ended."""
+    """`pid` is the manager's; `attempt` counts from 0; `outcome` and `exit_code` are there once the run has ended.
+    `user` started it from `host`; it is `started_here` if that was with this store, else it is a copy."""
 
     id: str
     state: str
@@ -24,6 +25,9 @@ class RunRecord(NamedTuple):
     outcome: dict[str, object] | None
     exit_code: int | None
     detached: bool
+    user: str
+    host: str
+    started_here: bool
 
     def copied(self) -> dict[str, object]:
         return {name: value for name, value in self._asdict().items() if name in COPIED}
@@ -34,7 +38,7 @@ class RunRecord(NamedTuple):
         return str(self.spec.get("on", "local")).startswith("k8s")
 
 
-COPIED = frozenset(RunRecord._fields) - {"id", "spec", "pid"}
+COPIED = frozenset(RunRecord._fields) - {"id", "spec", "pid", "started_here"}
 """What the copies of a record have in common, wherever they are kept."""
 
 
@@ -66,6 +70,9 @@ NEW_RUN: dict[str, object] = {
     "framework": "",
     "ranks": 0,
     "detached": False,
+    "user": "",
+    "host": "",
+    "started_here": True,
 }
 _JSON = frozenset(("spec", "placement", "outcome"))
 
@@ -86,6 +93,7 @@ def unpack_run(row: tuple[Any, ...]) -> RunRecord:
         placement=json.loads(row[RunRecord._fields.index("placement")]),
         outcome=None if outcome is None else json.loads(outcome),
         detached=bool(run.detached),
+        started_here=bool(run.started_here),
     )
 
 

@@ -66,4 +66,11 @@ MIGRATIONS: list[tuple[str, ...]] = [
             UNIQUE (run, name)
         )""",
     ),
+    (
+        "ALTER TABLE runs ADD COLUMN user TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN host TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE runs ADD COLUMN started_here INTEGER NOT NULL DEFAULT 1",
+        # Until now nothing told copies of other people's runs from one's own that have a manager in the cluster.
+        "UPDATE runs SET started_here = 0 WHERE detached AND pid IS NULL AND json_extract(spec, '$.on') LIKE 'k8s%'",
+    ),
 ]

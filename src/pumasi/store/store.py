@@ -77,7 +77,7 @@ class Store:
 
     def import_run(self, run_id: str, spec: dict[str, object], created: float) -> RunRecord:
         """The copy of a run that lives elsewhere, under its own id."""
-        values = pack_run({**NEW_RUN, "spec": spec, "created": created, "detached": True})
+        values = pack_run({**NEW_RUN, "spec": spec, "created": created, "detached": True, "started_here": False})
         with translated(self.home):
             if self._insert_run({**values, "id": run_id}):
                 self._make_folder(run_id)
@@ -110,10 +110,17 @@ class Store:
         rows = self._db.read(f"SELECT {RUN_COLUMNS} FROM runs WHERE ended IS NULL")  # noqa: S608
         return [unpack_run(row) for row in rows]
 
-    def find(self, prefix: str | None) -> RunRecord:
-        """The run with that id, or the only one whose id begins like that; None: the last run made."""
-        ids = [run_id for (run_id,) in self._db.read("SELECT id FROM runs ORDER BY number DESC")]
-        return self.run(pick(prefix, ids))
+    def find(self, prefix: str | None, *, running_first: bool = False) -> RunRecord:
+        """The run with that id, or the only one whose id begins like that; with `running_first` the only one of those
+        that has not ended, where there are several. None: the last run that was started here."""
+        rows = self._db.read("SELECT id, ended, started_here FROM runs ORDER BY number DESC")
+        running = {run_id for run_id, ended, _ in rows if ended is None} if running_first else set()
+        own = {run_id for run_id, _, started_here in rows if started_here}
+        return self.run(pick(prefix, [run_id for run_id, _, _ in rows], own=own, running=running))
+
+    def own(self) -> set[str]:
+        """The ids of the runs that were started here; the others are copies of what a cluster has."""
+        return {run_id for (run_id,) in self._db.read("SELECT id FROM runs WHERE started_here")}
 
     def delete_run(self, run_id: str) -> None:
         """Rows and folder, checkpoints too. RunBusy while a manager steers it. See `removal` for crashes."""

@@ -118,7 +118,8 @@ class PoolBench:
         behind the scenes."""
         async with self._opened(adopt) as pool:
             self.pool = pool
-            pool.tell, pool.fail, pool.stop = self.told.append, self.failures.append, self.stops.append
+            pool.tell, pool.fail = self.told.append, self.failures.append
+            pool.stop = lambda force, by: self.stops.append(force)
             yield pool
             await pool.close()
         for witness in self.witnesses:

@@ -6,6 +6,9 @@ for the one that is chosen. Another framework is one more file, and one more lin
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from pumasi.core.frameworks.base import PLACEHOLDER, Framework, Gang, Layout, Sight, host
 from pumasi.core.frameworks.gpus import visibility
 from pumasi.core.frameworks.horovod import HOROVOD
@@ -25,8 +28,10 @@ __all__ = [
     "decides",
     "environment",
     "find_framework",
+    "hint",
     "hostfile",
     "settle_see_gpus",
+    "without_noise",
 ]
 
 FRAMEWORKS: tuple[Framework, ...] = (
@@ -99,3 +104,14 @@ def decides(gang: Gang, rank: Rank) -> bool:
     if any(member.role == "ps" for member in gang.table.ranks):
         return rank.role == "chief"
     return rank.role != "evaluator"
+
+
+def hint(tail: Sequence[str]) -> str:
+    """What a framework knows about a failure that ended with these lines; "" for nothing."""
+    return next(filter(None, (framework.hint(tail) for framework in FRAMEWORKS)), "")
+
+
+def without_noise(tail: Sequence[str]) -> tuple[str, ...]:
+    """The lines without those that a framework writes at every start, unless nothing would be left."""
+    noise = re.compile("|".join(f"(?:{framework.noise})" for framework in FRAMEWORKS if framework.noise))
+    return tuple(line for line in tail if not noise.search(line)) or tuple(tail)

@@ -7,7 +7,7 @@ a free port on the chief's node, `{file:hostfile}` a file that the agent writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pumasi.core.ranks import Rank, RankTable
@@ -96,6 +96,10 @@ class Framework:
     variables: tuple[str, ...] = ()
     """What scripts read by themselves, and can't do without either."""
     launchers: tuple[str, ...] = ()
+    libraries: str = ""
+    """A pattern for the shared libraries that only programs of this framework need."""
+    noise: str = ""
+    """A pattern for lines that it writes at every start, whatever happens: a failure is told without them."""
     ports: tuple[str, ...] = ()
     see_gpus: Sight = "own"
     only_distributed: bool = False
@@ -117,6 +121,10 @@ class Framework:
     def traps(self, script: Script, layout: Layout) -> Iterable[str]:
         """Sentences about what will go wrong without a word, each with the way out."""
         return ()
+
+    def hint(self, tail: Sequence[str]) -> str:
+        """What to do about a failure that the last lines of a rank show; "" where this framework has nothing to say."""
+        return ""
 
 
 def host(rank: int) -> str:

@@ -1,18 +1,20 @@
 """Which framework a script trains with, and what will go wrong with it, told before the training starts.
 
-A launcher in the command decides first, then what trains together (`tf.distribute`, `hvd.init`), then what is imported.
+A launcher in the command decides first, then the libraries of a program that is no script, then what trains together
+(`tf.distribute`, `hvd.init`), then what is imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pumasi.core.frameworks import FRAMEWORKS, Layout, find_framework
 from pumasi.core.frameworks.script import Import, Script
-from pumasi.core.frameworks.source import local_imports, read_script
+from pumasi.core.frameworks.source import local_imports, may_be_newer, read_script
 
-__all__ = ["Detection", "detect", "joins", "local_imports", "traps"]
+__all__ = ["Detection", "detect", "joins", "local_imports", "may_be_newer", "traps"]
 
 _KERAS = ("keras", "keras_core", "keras_hub", "keras_nlp", "keras_cv")
 
@@ -37,13 +39,16 @@ def detect(
     environ: Mapping[str, str] | None = None,
     command: Sequence[str] = (),
     *,
-    same_python: bool = True,
+    may_pass: Callable[[SyntaxError], bool] = lambda error: False,
+    libraries: Sequence[str] = (),
 ) -> Detection:
     """The framework behind `sources`: file name to text, the main script first, then the local modules that it imports
-    (`local_imports` names them). `same_python` is False when the script will run on another Python than this one, whose
-    syntax this one may not know. "none" when nothing is found: then everything is set, as for all others."""
-    script = read_script(sources, environ or {}, command, same_python=same_python)
-    framework, because = _by_launcher(script) or _by_source(script)
+    (`local_imports` names them). `may_pass` decides on a syntax error in the script: it may run on another Python than
+    this one. `libraries` are the shared libraries that a program needs which is no script. "none" when nothing is
+    found: then everything is set, as for all others."""
+    script = read_script(sources, environ or {}, command, may_pass=may_pass)
+    script = script._replace(libraries=tuple(libraries))
+    framework, because = _by_launcher(script) or _by_library(script) or _by_source(script)
     return Detection(framework, because, script)
 
 
@@ -68,6 +73,14 @@ def _by_launcher(script: Script) -> tuple[str, str] | None:
         launcher = script.launcher(framework.launchers)
         if launcher:
             return framework.name, f"{launcher} starts it"
+    return None
+
+
+def _by_library(script: Script) -> tuple[str, str] | None:
+    for framework in FRAMEWORKS:
+        for name in script.libraries:
+            if framework.libraries and re.fullmatch(framework.libraries, name):
+                return framework.name, f"{script.command[0]} needs {name}"
     return None
 
 

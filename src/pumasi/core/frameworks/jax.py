@@ -13,7 +13,7 @@ from pumasi.core.frameworks.gpus import seen
 from pumasi.core.frameworks.script import Script
 from pumasi.core.ranks import Rank
 
-_OTHER_WAYS = r"distributed\.\w|import distributed|distribution\.\w|multihost|coordinator_address|\btpu\b|TPU"
+_OTHER_WAYS = r"\.distribut(?:ed|ion)\b|multihost|coordinator_address|COORDINATOR_ADDRESS|(?<![A-Za-z])tpu|TPU"
 
 
 class Jax(Framework):
@@ -23,6 +23,7 @@ class Jax(Framework):
     starts = ("jax.distributed", "keras.distribution")
     joins = ("jax.distributed.initialize", "keras.distribution.initialize")
     ports = ("jax",)
+    noise = r"a CUDA-enabled jaxlib is not installed\. Falling back to cpu"
 
     def environment(self, gang: Gang, rank: Rank) -> dict[str, str]:
         address = f"{host(0)}:{port('jax')}"

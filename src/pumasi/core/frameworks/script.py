@@ -25,7 +25,7 @@ _PLAIN = sys.stdlib_module_names | frozenset(_PLAIN_NAMES.split())
 """Modules that never start distributed training by themselves. Behind any other there may be somebody who does."""
 
 _FIT_ARGUMENTS = frozenset(("epochs", "validation_data", "validation_split", "steps_per_epoch", "callbacks"))
-_LAUNCHED = re.compile(r"torchrun|mpirun|mpiexec|horovodrun|accelerate launch")
+_LAUNCHERS = frozenset(("torchrun", "mpirun", "mpiexec", "horovodrun", "accelerate", "deepspeed"))
 _RANK_VARIABLE = re.compile(r".*(RANK|WORLD_SIZE|PROCID|NTASKS)")
 
 
@@ -60,9 +60,12 @@ class Call(NamedTuple):
 class Script(NamedTuple):
     """The main script and the local modules that it imports, taken together.
 
-    `names` are full names of what comes from imports, `words` all identifiers, `variables` all strings that look like
-    environment variables, except those that the script only sets. `environ` is what the script will find there, with
-    what it sets itself. `unread` are files in which this Python does not understand everything.
+    `names` are full names of what comes from imports, `words` all identifiers, `strings` all strings of a single word
+    and the words of commands that the script starts, `variables` those of them that look like environment variables,
+    except the ones that the script only sets. Comments, docstrings and sentences are in none of them. `environ` is what
+    the script will find there, with what it sets itself. `unread` are files in which this Python does not understand
+    everything, and `trouble` is the syntax error that it sees in the main script. `libraries` are the shared libraries
+    of a program that is no script.
     """
 
     main: str = ""
@@ -70,12 +73,14 @@ class Script(NamedTuple):
     environ: Mapping[str, str] = {}
     files: frozenset[str] = frozenset()
     unread: frozenset[str] = frozenset()
-    text: str = ""
     imports: tuple[Import, ...] = ()
     calls: tuple[Call, ...] = ()
     names: frozenset[str] = frozenset()
     words: frozenset[str] = frozenset()
+    strings: frozenset[str] = frozenset()
     variables: frozenset[str] = frozenset()
+    trouble: str = ""
+    libraries: tuple[str, ...] = ()
 
     def imports_any(self, *tops: str) -> bool:
         return any(found.top in tops for found in self.imports)
@@ -103,9 +108,12 @@ class Script(NamedTuple):
         return any("model" in call.receiver.lower() for call in fits) and not self.imports_any("sklearn", "xgboost")
 
     def may_start_elsewhere(self, pattern: str) -> bool:
-        """Whether distributed training may be started after all: `pattern` names the ways, a module that nobody has
-        looked into may hide one, and a script that asks for its rank has thought of something itself."""
-        if self.unread or self.reads_rank() or _LAUNCHED.search(self.text) or re.search(pattern, self.text):
+        """Whether distributed training may be started after all: `pattern` finds the ways in names, identifiers and
+        strings of one word, a module that nobody has looked into may hide one, and a script that asks for its rank has
+        thought of something itself."""
+        if self.unread or self.reads_rank() or not self.strings.isdisjoint(_LAUNCHERS):
+            return True
+        if any(re.search(pattern, said) for said in self.names | self.words | self.strings):
             return True
         return not all(found.top in _PLAIN or self._has_read(found) for found in self.imports)
 

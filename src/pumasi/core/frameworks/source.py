@@ -9,13 +9,22 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pumasi.core.frameworks.script import UNKNOWN, Call, Import, Script
 from pumasi.errors import UsageError
 
 _IMPORT_LINE = re.compile(r"^[ \t]*(?:import|from)[ \t]+([\w.]+)", re.MULTILINE)
+_NO_CODE = re.compile(
+    r"""#[^\n]*|\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'""", re.DOTALL
+)
+"""Comments and strings, where there is no syntax tree to tell them from code."""
+_COMMANDS = ("subprocess.", "os.system", "os.popen", "os.exec", "os.spawn", "os.posix_spawn")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
+_NEWER = re.compile(
+    r"^\s*(?:type|lazy)\s+\w|^\s*(?:async\s+)?(?:def|class)\s+\w+\s*\[|^\s*except\s*\*|\b[rR]?[fFtT][rR]?[\"']|\*.*\bfor\b"
+)
+"""Lines that Python 3.12 to 3.15 understand, and those before may not."""
 Nodes = Sequence[tuple[ast.AST, bool]]
 
 _CONDITIONAL = (ast.If, ast.IfExp, ast.ExceptHandler, ast.match_case)
@@ -26,21 +35,30 @@ def read_script(
     environ: Mapping[str, str],
     command: Sequence[str] = (),
     *,
-    same_python: bool = True,
+    may_pass: Callable[[SyntaxError], bool] = lambda error: False,
 ) -> Script:
     """Facts about all `sources`, of which the first is the main script. A syntax error in that one is a UsageError,
-    unless it will run on another Python than this."""
+    unless it `may_pass`, since the script will run on another Python than this."""
     reader = _Reader(environ)
     main = next(iter(sources), "")
     for file, text in sources.items():
         try:
             nodes = _parse(text)
         except SyntaxError as error:
-            if file == main and same_python:
+            if file == main and not may_pass(error):
                 raise UsageError(_syntax_message(file, error)) from error
+            reader.trouble = reader.trouble or (f"{file}, line {error.lineno}: {error.msg}" if file == main else "")
             nodes = None
         reader.read(file, text, nodes)
     return reader.script(main, tuple(command))
+
+
+def may_be_newer(error: SyntaxError) -> bool:
+    """Whether a newer Python than this may accept what this one does not: type parameters, f-strings and t-strings,
+    `except A, B`, `lazy import`. Not what is nowhere Python, such as an open bracket or a wrong indentation."""
+    if isinstance(error, IndentationError) or "was never closed" in error.msg:
+        return False
+    return error.msg.startswith(("f-string", "multiple exception types")) or _NEWER.search(error.text or "") is not None
 
 
 def local_imports(text: str, package: str = "") -> set[str]:
@@ -93,8 +111,9 @@ def _syntax_message(file: str, error: SyntaxError) -> str:
 
 def _imports(file: str, text: str, nodes: Nodes | None) -> list[Import]:
     if nodes is None:
-        lines = _IMPORT_LINE.finditer(text)
-        return [Import(line[1], (), file, text.count("\n", 0, line.start()) + 1) for line in lines]
+        code = _NO_CODE.sub(lambda match: "\n" * match[0].count("\n"), text)
+        lines = _IMPORT_LINE.finditer(code)
+        return [Import(line[1], (), file, code.count("\n", 0, line.start()) + 1) for line in lines]
     found = []
     for node, _ in nodes:
         if isinstance(node, ast.Import):
@@ -133,14 +152,15 @@ class _Reader:
         self.environ = dict(environ)
         self.files: list[str] = []
         self.unread: list[str] = []
-        self.texts: list[str] = []
         self.imports: list[Import] = []
         self.calls: list[Call] = []
         self.names: set[str] = set()
         self.words: set[str] = set()
+        self.strings: set[str] = set()
         self.variables: set[str] = set()
         self.aliases: dict[str, str] = {}
         self.passed_over: set[int] = set()
+        self.trouble = ""
 
     def script(self, main: str, command: tuple[str, ...]) -> Script:
         return Script(
@@ -149,17 +169,17 @@ class _Reader:
             environ=self.environ,
             files=frozenset(self.files),
             unread=frozenset(self.unread),
-            text="\n".join(self.texts),
             imports=tuple(self.imports),
             calls=tuple(self.calls),
             names=frozenset(self.names),
             words=frozenset(self.words),
+            strings=frozenset(self.strings),
             variables=frozenset(self.variables),
+            trouble=self.trouble,
         )
 
     def read(self, file: str, text: str, nodes: Nodes | None) -> None:
         self.files.append(file)
-        self.texts.append(text)
         self.imports += _imports(file, text, nodes)
         if nodes is None:
             self.unread.append(file)
@@ -181,8 +201,20 @@ class _Reader:
             self._take_setting(node)
         elif isinstance(node, ast.Attribute | ast.Name):
             self._take_name(node)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _VARIABLE.fullmatch(node.value):
-            self.variables.add(node.value)
+        elif isinstance(node, ast.Expr | ast.JoinedStr):
+            # A docstring, or another string that nothing is done with; and the pieces of one that is put together.
+            self.passed_over.update(
+                id(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.Constant)
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            self._take_string(node.value)
+
+    def _take_string(self, text: str) -> None:
+        """A sentence is for people: what it says starts nothing."""
+        if len(text.split()) == 1:
+            self.strings.add(text)
+        if _VARIABLE.fullmatch(text):
+            self.variables.add(text)
 
     def _take_name(self, node: ast.expr) -> None:
         """Of `a.b.c` only the whole counts: `a.b` alone would be a use of all that is in it."""
@@ -219,6 +251,10 @@ class _Reader:
             line=node.lineno,
         )
         self.calls.append(call)
+        self.words.update(keywords)
+        if call.name.startswith(_COMMANDS):
+            told = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+            self.strings.update(word for text in told if isinstance(text, str) for word in text.split())
         if call.name == "os.environ.setdefault" and len(node.args) == 2:
             self._set(node.args[0], node.args[1], only_if_missing=True)
 
@@ -230,6 +266,8 @@ class _Reader:
 
     def _set(self, key: ast.expr, value: ast.expr, *, only_if_missing: bool = False) -> None:
         name, content = _constant(key), _constant(value)
+        if isinstance(name, str):
+            self.strings.add(name)
         if isinstance(name, str) and isinstance(content, str) and not (only_if_missing and name in self.environ):
             self.environ[name] = content
 

@@ -7,7 +7,8 @@ itself, or its strategy has no worker. Keras on TensorFlow belongs here too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from pumasi.core.frameworks.base import Framework, Gang, Layout, host, port
 from pumasi.core.frameworks.script import Script
@@ -26,8 +27,31 @@ _WITHIN_ONE_PROCESS = (
     "tensorflow.distribute.get_replica_context",
     "tensorflow.distribute.in_cross_replica_context",
 )
-_OTHER_WAYS = r"TF_CONFIG|dtensor|\btpu\b|TPU|ClusterSpec|train\.Server|train_and_evaluate|horovod|keras\.distribution"
+_OTHER_WAYS = (
+    r"TF_CONFIG|dtensor|(?<![A-Za-z])tpu|TPU|ClusterSpec|train\.Server|train_and_evaluate|horovod|keras\.distribution\b"
+)
 _TF_KERAS = "install tf-keras and set TF_USE_LEGACY_KERAS=1"
+_STARTING = (
+    r"^(?:[-0-9]{10} [:.0-9]{8,15}: )?I (?:tensorflow|external|xla)/|^I0000 00:00:"
+    r"|^WARNING: All log messages before absl::InitializeLog\(\)|oneDNN custom operations are on"
+    r"|^To enable the following instructions: |Could not find cuda drivers|TF-TRT Warning: Could not find TensorRT"
+    r"|Unable to register cu\w+ (?:factory|plugin)|computation placer already registered"
+    r"|Skipping registering GPU devices|failed call to cuInit"
+)
+_OF_KERAS_2 = re.compile(
+    r"unexpected keyword argument '(?:experimental_run_tf_function|workers|use_multiprocessing|period|save_format)'"
+    r"|Argument\(s\) not recognized: \{'lr'|`keras\.optimizers\.legacy` is not supported in Keras 3"
+    r"|`save_format` argument is deprecated in Keras 3|Invalid filepath extension for saving"
+    r"|file(?:name|path)(?: provided)? must end in `\.(?:weights\.h5|keras)`|Keras 3 only supports V3 `\.keras` files"
+    r"|A KerasTensor cannot be used as input to a TensorFlow function|Only instances of `keras\.Layer` can be added"
+    r"|Unrecognized keyword arguments passed to \w+: \{'(?:batch_input_shape|batch_shape|weights|time_major)'"
+    r"|module 'keras\._tf_keras\.[\w.]+' has no attribute|cannot import name '\w+' from 'keras\._tf_keras\."
+    r"|No module named '(?:tensorflow\.)?keras\.(?:(?:src\.)?engine|wrappers|preprocessing)\b"
+    r"|No module named '(?:tensorflow\.)?keras\.(?:layers|utils|optimizers)\."
+    r"|object has no attribute '(?:fit_generator|predict_generator|evaluate_generator|predict_classes|predict_proba)'"
+    r"|cannot import name '\w+_v[12]' from 'keras\."
+)
+"""What Keras 3 says of scripts that were written for Keras 2."""
 
 
 class TensorFlow(Framework):
@@ -35,6 +59,7 @@ class TensorFlow(Framework):
     modules = ("tensorflow", "tf_keras")
     companions = ("tensorflow_datasets", "tensorflow_hub", "tensorflow_probability", "tensorflow_text")
     variables = ("TF_CONFIG",)
+    noise = _STARTING
     starts = ("tensorflow.distribute", "tensorflow.compat.v1.distribute", "tensorflow.compat.v2.distribute")
 
     def wires(self, gang: Gang) -> bool:
@@ -51,6 +76,18 @@ class TensorFlow(Framework):
     def traps(self, script: Script, layout: Layout) -> Iterator[str]:
         yield from _keras_three(script, layout)
         yield from _apart(script, layout)
+
+    def hint(self, tail: Sequence[str]) -> str:
+        all_lines = "\n".join(tail)
+        if "Collective ops must be configured at program startup" in all_lines:
+            return "Make the tf.distribute strategy first, before anything else of TensorFlow is used."
+        is_old = _OF_KERAS_2.search(all_lines) or ("keras/src/" in all_lines and "PerReplica" in all_lines)
+        if not is_old or "tf_keras/" in all_lines:
+            return ""
+        return (
+            "This script was probably written for Keras 2, and TensorFlow 2.16 and later come with Keras 3: "
+            "install tf-keras for the Python of the run, and add --env TF_USE_LEGACY_KERAS=1."
+        )
 
 
 def _keras_three(script: Script, layout: Layout) -> Iterator[str]:

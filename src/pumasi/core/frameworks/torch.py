@@ -6,7 +6,8 @@ in silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from pumasi.core.frameworks.base import Framework, Gang, Layout, host, port
 from pumasi.core.frameworks.lightning import lightning_traps
@@ -16,6 +17,7 @@ from pumasi.core.ranks import Rank
 _OTHER_WAYS = r"torch\.distributed|init_process_group|init_device_mesh|init_rpc|Distributed\w*Parallel|fully_shard|FSDP"
 _TELLS_ACCELERATE = ("__multi_gpu", "__num_machines", "__config_file", "__use_fsdp", "__use_deepspeed")
 _SPAWNERS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+_NO_GPU_FOR_NCCL = re.compile(r"nccl\w* requires at least one CUDA device|NCCL is only supported with GPUs")
 
 
 class Torch(Framework):
@@ -57,6 +59,11 @@ class Torch(Framework):
         yield from _spawns(script, layout)
         yield from lightning_traps(script, layout)
         yield from _apart(script, layout)
+
+    def hint(self, tail: Sequence[str]) -> str:
+        if not any(_NO_GPU_FOR_NCCL.search(line) for line in tail):
+            return ""
+        return 'NCCL needs GPUs, and this rank sees none: on CPUs, use init_process_group("gloo").'
 
 
 def _for_rank(gang: Gang, rank: Rank) -> dict[str, str]:
@@ -161,10 +168,16 @@ def _apart(script: Script, layout: Layout) -> Iterator[str]:
     starts = script.names_under(*Torch.starts) or script.may_start_elsewhere(_OTHER_WAYS)
     if layout.processes < 2 or not trains or starts:
         return
-    yield (
-        f"{script.main} imports torch but never starts torch.distributed, so {layout.processes} copies will train "
-        "apart: call init_process_group and wrap the model in DistributedDataParallel, or use accelerate."
-    )
+    if script.imports_any("torch"):
+        yield (
+            f"{script.main} imports torch but never starts torch.distributed, so {layout.processes} copies will train "
+            "apart: call init_process_group and wrap the model in DistributedDataParallel, or use accelerate."
+        )
+    else:
+        yield (
+            f"Keras on torch knows one process only, so {layout.processes} copies will train apart: set "
+            "KERAS_BACKEND=jax and call keras.distribution.initialize(), or write a loop with DistributedDataParallel."
+        )
 
 
 def _listed(shares: tuple[int, ...]) -> str:

@@ -1,0 +1,27 @@
+"""Where the result of a run lies, if it is on a volume of a cluster, and what it takes to reach it there. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pumasi.core.kubewords import mount
+from pumasi.core.spec import Spec
+
+
+def result_on_volume(spec: Spec, folder: str, final: str | None) -> dict[str, Any] | None:
+    """`folder` is the run's own, `final` a model that it has made; without one its checkpoints count. None where the
+    result is on this machine, or went with the pods."""
+    path = final or spec.env.get("PUMASI_CHECKPOINT_DIR") or f"{folder}/checkpoints"
+    found = next((each for each in map(mount, spec.mounts) if path.startswith(f"{each.path}/")), None)
+    if found is None or spec.pool == "local":
+        return None
+    return {
+        "kind": "model" if final else "checkpoints",
+        "path": path,
+        "claim": found.claim,
+        "mount": found.path,
+        "context": spec.context,
+        "namespace": spec.namespace or "",
+        "image": spec.image,
+        "as_image_user": spec.as_image_user,
+    }
