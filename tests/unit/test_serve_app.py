@@ -341,22 +341,19 @@ async def when_there_is_room(place: Place) -> Told:
 async def test_slow_and_silent_clients_are_cut_off() -> None:
     limits = Limits(idle=0.3, request=0.6)
     async with serving(ensemble(), limits) as place:
-        began = time.monotonic()
         assert await place.send(b"") == b""
-        assert 0.2 < time.monotonic() - began < 2
         assert Told(await place.send(b"GET / HTTP/1.1\r\nHost: local")).status == 408
         assert (
             Told(await place.send(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n123")).status
             == 408
         )
         reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
-        began = time.monotonic()
         for letter in b"GET / HTTP/1.1\r\nHost: localhost and so on, slowly":
             writer.write(bytes([letter]))
             await asyncio.sleep(0.05)
             if reader.at_eof():
                 break
-        assert time.monotonic() - began < 4
+        assert reader.at_eof()
         writer.close()
 
 
