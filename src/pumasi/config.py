@@ -21,11 +21,12 @@ from pumasi.core.spec import (
     GROUPS,
     WRITTEN,
     Spec,
+    check_variable,
     flag_of,
     known_names,
     parse_spec,
 )
-from pumasi.errors import UsageError
+from pumasi.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
     import yaml
@@ -111,7 +112,7 @@ def _flag_layer(folder: Path, flags: Mapping[str, object]) -> Layer:
         name = flag.replace("-", "_")
         field = _BY_FLAG.get(name, name)
         if value is not None and not (field == "command" and not value):
-            layer.values[field] = value
+            layer.values[field] = os.fspath(value) if isinstance(value, os.PathLike) else value
             layer.places[field] = field if field == "command" else flag_of(field)
     return layer
 
@@ -195,7 +196,7 @@ def _read_variables(
     folder: Path, file: str, environ: Mapping[str, str], place: str, mistakes: list[str]
 ) -> dict[str, str]:
     try:
-        with (folder / file).open("rb") as opened:
+        with (folder / _from_home(file, environ.get("HOME", ""))).open("rb") as opened:
             content = opened.read(_LARGEST_FILE + 1)
         if len(content) > _LARGEST_FILE:
             mistakes.append(f"{place} {file}: it is larger than 1 MiB; give a file with a few variables")
@@ -208,7 +209,17 @@ def _read_variables(
         mistakes.append(f"{place} {file}: it is not UTF-8 text; save it as UTF-8")
         return {}
     mistakes += [f"{file}, {each}" for each in wrong]
-    return values
+    return {name: value for name, value in values.items() if _is_free(name, file, mistakes)}
+
+
+def _is_free(name: str, file: str, mistakes: list[str]) -> bool:
+    """Whether a variable may have that name. What is wrong is told without the value, which may be a secret."""
+    try:
+        check_variable(name)
+    except SpecError as error:
+        mistakes.append(f"{file}: {error.message}; {error.hint}")
+        return False
+    return True
 
 
 def _anchor_paths(layer: Layer, home: str, *, on_cluster: bool) -> None:
@@ -219,10 +230,14 @@ def _anchor_paths(layer: Layer, home: str, *, on_cluster: bool) -> None:
         if isinstance(value, (str, os.PathLike)):
             path = os.fspath(value)
             inside = field == "python" and on_cluster
-            if home and not inside and (path == "~" or path.startswith("~/")):
-                path = home + path[1:]
+            if not inside:
+                path = _from_home(path, home)
             here = field == "workdir" or ("/" in path and not inside)
             layer.values[field] = _straight(layer.folder / path) if here else path
+
+
+def _from_home(path: str, home: str) -> str:
+    return home + path[1:] if home and (path == "~" or path.startswith("~/")) else path
 
 
 def _straight(path: Path) -> str:

@@ -253,8 +253,8 @@ def _follow(
         time.sleep(POLL)
 
 
-def find(store: Store, prefix: str | None, *, running_first: bool = False) -> RunRecord:
-    record = store.find(prefix, running_first=running_first)
+def find(store: Store, prefix: str | None, *, running_first: bool = False, careful: bool = False) -> RunRecord:
+    record = store.find(prefix, running_first=running_first, careful=careful)
     if record.ended is None:
         with suppress(NotFound, SystemTrouble):
             look_after(store, record)

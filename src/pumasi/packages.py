@@ -87,8 +87,16 @@ def setup_files(spec: Spec) -> list[str]:
 
 def _lists(spec: Spec, name: str) -> list[_Read]:
     if _is_converted(name):
-        text = _convert(Path(spec.workdir, name), name)
-        return [_Read("", text, parse(text, name))]
+        path = Path(spec.workdir, name)
+        text = _convert(path, name)
+        lines = parse(text, name, converted=True)
+        if any(line.is_local for line in lines) and not path.parent.samefile(spec.workdir):
+            folder = Path(name).parent
+            raise UsageError(
+                f"{name} refers to files by paths that begin in {folder}, which is not the folder to run in.",
+                f"Run in that folder: --workdir {folder} --requirements {path.name}",
+            )
+        return [_Read("", text, lines)]
     return list(_read_all(spec, _inside(spec, name)))
 
 

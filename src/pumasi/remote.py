@@ -77,14 +77,21 @@ def rows(place: Place, *, everywhere: bool = False) -> tuple[list[Row], float]:
 
 
 def find(
-    store: Store, place: Place, prefix: str | None, *, everywhere: bool = False, running_first: bool = False
+    store: Store,
+    place: Place,
+    prefix: str | None,
+    *,
+    everywhere: bool = False,
+    running_first: bool = False,
+    careful: bool = False,
 ) -> RunRecord:
     """The run of the cluster that is meant, with a copy of its record in the store; see `Store.find`."""
     known, _ = rows(place, everywhere=everywhere)
     running = {row.run for row in known if row.ended is None} if running_first else set()
     ps = f"pumasi ps {place.words}" + (" -A" if everywhere else "")
     ids = [row.run for row in known]
-    run = pick(prefix, ids, own=store.own(), running=running, run=f"pumasi run {place.words}", ps=ps)
+    begin = f"pumasi run {place.words}"
+    run = pick(prefix, ids, own=store.own(), running=running, careful=careful, run=begin, ps=ps)
     return fetch(store, place, next(row for row in known if row.run == run))
 
 

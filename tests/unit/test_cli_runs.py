@@ -91,6 +91,16 @@ def test_ps_says_what_to_do_where_there_are_no_runs(pumasi: Pumasi) -> None:
     assert pumasi("ps") == (0, "", "pumasi: There are no runs yet.\n  Start one: pumasi run train.py\n")
 
 
+def test_ps_says_that_there_are_more_only_where_there_are(pumasi: Pumasi, store: Store) -> None:
+    for number in range(20):
+        store.create_run("train", SPEC, float(number))
+    assert "Only the last 20" not in pumasi("ps")[2]
+    store.create_run("train", SPEC, 20.0)
+    assert len(pumasi("ps", "-q")[1].split()) == 20
+    assert "Only the last 20 are shown; --all shows the others too." in pumasi("ps")[2]
+    assert "Only the last 20" not in pumasi("ps", "--all")[2]
+
+
 def test_ps_lists_a_run_with_its_state_last_metric_and_command(pumasi: Pumasi, failed: RunRecord) -> None:
     code, out, _ = pumasi("ps")
     head, row = out.splitlines()

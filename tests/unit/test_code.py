@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import tarfile
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -553,6 +555,12 @@ class TestCredentials:
             ("fernet.key", "ZmDfcTF7_60GrrY167zsiPd67pEvs0aGOv2oasOM1Pg=\n"),
             ("locked", f"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{'MIIE' * 16}\n"),
             ("robot.json", '{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----\\nMIIE"}'),
+            ("values.yaml", "tls:\n  key: |\n" + textwrap.indent(pem(), "    ")),
+            ("keys.py", f'KEY = """{pem()}"""\n'),
+            ("keys.json", json.dumps({"key": pem("EC ")})),
+            ("locked.toml", f'key = "-----BEGIN RSA PRIVATE KEY-----\\nProc-Type: 4,ENCRYPTED\\n\\n{"MIIE" * 16}"'),
+            ("go.sh", f"export AWS_SECRET_ACCESS_KEY={'aB3/' * 10}\n"),
+            ("cloud.py", f'os.environ["AWS_SECRET_ACCESS_KEY"] = "{"aB3/" * 10}"\n'),
             ("cluster.yaml", KUBECONFIG),
             ("cluster.json", '{"kind": "Config", "users": [{"user": {"client-key-data": "LS0t"}}]}'),
         ],
@@ -574,6 +582,7 @@ class TestCredentials:
             ("environment.py", ""),
             ("keys.py", 'HEADER = "-----BEGIN PRIVATE KEY-----"\n'),
             ("README.md", "It begins with\n-----BEGIN PRIVATE KEY-----\nand so on.\n"),
+            ("cloud.py", 'client(aws_secret_access_key=os.environ["AWS_SECRET_ACCESS_KEY"])\n'),
             ("ca.crt", "-----BEGIN CERTIFICATE-----\nMIIE\n"),
             ("config.yaml", "kind: Config\nmodel: bert\ntoken: 512\n"),
             ("kubeconfig/__init__.py", ""),

@@ -328,11 +328,22 @@ def test_variables_of_files_come_before_those_that_are_named_one_by_one(tmp_path
     assert hidden.env == {"A": "(from a.env)", "B": "(from b.env)", "C": "(from flag.env)", "D": "5"}
 
 
+def test_files_may_be_paths_and_begin_at_home(tmp_path: Path) -> None:
+    write(tmp_path, "A=1\n", "x.env")
+    write(tmp_path, "env_file: ~/x.env\n")
+    spec = build(tmp_path, {**RUN, "requirements": Path("requirements.txt")}, HOME=str(tmp_path))
+    assert (spec.env, spec.requirements) == ({"A": "1"}, "requirements.txt")
+
+
 def test_what_is_wrong_with_a_file_of_variables_is_named_with_its_place(tmp_path: Path) -> None:
     write(tmp_path, b"\xff", "odd.env")
     write(tmp_path, "slots: 1\nenv_file: [none.env, odd.env]\n")
     wrong = complaint(tmp_path)
     assert "pumasi.yaml, line 2: env_file none.env: it can't be read: No such file or directory" in wrong
     assert "pumasi.yaml, line 2: env_file odd.env: it is not UTF-8 text; save it as UTF-8" in wrong
+    write(tmp_path, "A=1\nPUMASI_RANK=secret\n", "ours.env")
+    wrong = complaint(tmp_path, {**RUN, "env-file": ["ours.env"]})
+    assert "ours.env: PUMASI_RANK is what Pumasi tells each process; give the variable another name" in wrong
+    assert "secret" not in wrong
     write(tmp_path, "env_file: {a: 1}\n")
     assert "give the name of a file, or a list of names" in complaint(tmp_path)

@@ -38,6 +38,7 @@ def test_blanks_and_mistakes_by_the_thousand_take_no_time() -> None:
 
 
 def test_every_mistake_is_told_with_its_line_and_without_the_value() -> None:
-    _, mistakes = parse("A=1\n1x=secret\nno variable\nB=\"secret\nC='q' secret\nUNSET\n", {})
-    assert [mistake.partition(":")[0] for mistake in mistakes] == ["line 2", "line 3", "line 4", "line 5", "line 6"]
-    assert "secret" not in "".join(mistakes)
+    wrong = ["1x=secret", "no variable", 'B="secret', "C='q' secret", "UNSET", 'D= "secret', "E=sec\0ret"]
+    _, mistakes = parse("\n".join(["A=1", *wrong]), {})
+    assert [mistake.partition(":")[0] for mistake in mistakes] == [f"line {number}" for number in range(2, 9)]
+    assert "sec" not in "".join(mistakes)

@@ -33,16 +33,29 @@ def make(shared: Path, name: str, age: float = 0.0) -> Path:
     return root
 
 
+OLD, NEW = "0" * 16, "1" * 16
+
+
 def test_what_nobody_has_used_for_a_month_is_removed_with_its_locks(tmp_path: Path) -> None:
-    make(tmp_path, "new")
-    make(tmp_path, "old", installer.UNUSED + 60)
+    make(tmp_path, NEW)
+    make(tmp_path, OLD, installer.UNUSED + 60)
     installer.sweep(str(tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "new.lock", "new.use"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [NEW, f"{NEW}.lock", f"{NEW}.use"]
+
+
+def test_what_others_have_put_among_the_environments_removes_none_of_them(tmp_path: Path) -> None:
+    make(tmp_path, NEW)
+    make(tmp_path, "notes", installer.UNUSED + 60)
+    (tmp_path / ".DS_Store").touch()
+    before = sorted(tmp_path.iterdir())
+    os.utime(tmp_path, (time.time() - installer.UNUSED - 60,) * 2)
+    installer.sweep(str(tmp_path))
+    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("ending", [".lock", ".use"])
 def test_what_is_being_made_or_used_stays(tmp_path: Path, ending: str) -> None:
-    root = make(tmp_path, "old", installer.UNUSED + 60)
+    root = make(tmp_path, OLD, installer.UNUSED + 60)
     holder = os.open(f"{root}{ending}", os.O_RDWR)
     fcntl.flock(holder, fcntl.LOCK_SH)
     try:

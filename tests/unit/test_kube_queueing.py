@@ -259,6 +259,7 @@ def test_an_anchor_that_is_not_understood_hinders_nobody() -> None:
     ]
     anchors = [anchor(f"s{number}", wish=json.dumps(each)) for number, each in enumerate(strange)]
     anchors += [anchor("a", wish="{"), anchor("b", placement="[1]"), anchor("c", placement='{"n1": "x"}')]
+    anchors += [anchor("deep", wish="[" * 100_000), anchor("deeper", placement="[" * 100_000)]
     anchors += [anchor(f"p{share}", placement=json.dumps({"n1": share})) for share in (-100, 0, 10**400)]
     anchors += [anchor("d", beat=0.0), anchor("e", created=float("nan")), {"metadata": {}}]
     del anchors[0]["metadata"]["annotations"]

@@ -663,6 +663,13 @@ def test_a_run_is_attended_while_it_beats_and_when_it_has_ended(words: dict[str,
     assert row.is_attended(1000.0) is attended
 
 
+def test_a_run_whose_notes_somebody_has_changed_by_hand_is_listed_all_the_same() -> None:
+    names = ("created", "beat", "ended", "slots")
+    for junk in ("yesterday", "nan", "1e999", "[" * 10_000):
+        row = Row("r", "ns", {DOMAIN + name: junk for name in names})
+        assert (row.created, row.ended, row.number("slots"), row.state(1000.0)) == (0.0, None, None, "unattended")
+
+
 def test_a_record_that_somebody_has_emptied_can_still_be_read() -> None:
     thing = {"metadata": {"name": "r", "namespace": "ns", "uid": "u", "resourceVersion": "1"}}
     said = read(thing)

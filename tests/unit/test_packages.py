@@ -34,13 +34,13 @@ requires-dist = [{ name = "tiny" }, { name = "other", marker = "sys_platform == 
 [[package]]
 name = "tiny"
 version = "1.2.3"
-source = { registry = "https://pypi.org/simple" }
+source = { registry = "https://example.com/simple" }
 wheels = [{ url = "https://example.com/tiny-1.2.3-py3-none-any.whl", hash = "HASH" }]
 
 [[package]]
 name = "other"
 version = "2.0"
-source = { registry = "https://pypi.org/simple" }
+source = { registry = "https://example.com/simple" }
 wheels = [{ url = "https://example.com/other-2.0-py3-none-any.whl", hash = "HASH" }]
 """.replace("HASH", f"sha256:{0:064}")
 PROJECT = """
@@ -242,7 +242,8 @@ def test_a_lock_gives_exactly_its_versions(tmp_path: Path) -> None:
         ("pyproject.toml", "[tool.poetry]\n", "has no [project] table"),
         ("pyproject.toml", "[project]\ndynamic = ['dependencies']\n", "are dynamic"),
         ("pyproject.toml", "[project]\ndependencies = 'numpy'\n", "is not a list of texts"),
-        ("pyproject.toml", "[project]\ndependencies = ['not this']\n", 'pyproject.toml, line 1: "not this"'),
+        ("pyproject.toml", "[project]\ndependencies = ['not this']\n", 'pyproject.toml: "not this"'),
+        ("pyproject.toml", "[project]\ndynamic = 5\ndependencies = 5\n", "is not a list of texts"),
         ("uv.lock", "rubbish", "uv can't read uv.lock: "),
         ("other.toml", "", "other.toml is not a list of packages that Pumasi knows"),
     ],
@@ -253,6 +254,15 @@ def test_a_file_that_does_not_say_what_to_install_is_told(tmp_path: Path, name: 
         wanted(tmp_path, name)
     assert told in error.value.message
     assert error.value.hint
+
+
+def test_paths_in_a_project_of_another_folder_are_told_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "lk").mkdir()
+    (tmp_path / "lk" / "pyproject.toml").write_text("[project]\ndependencies = ['lib @ file:lib']\n")
+    with pytest.raises(UsageError, match="by paths that begin in lk") as error:
+        wanted(tmp_path, "lk/pyproject.toml")
+    assert error.value.hint == "Run in that folder: --workdir lk --requirements pyproject.toml"
+    assert wanted(tmp_path / "lk", "pyproject.toml")["count"] == 1
 
 
 def test_without_uv_it_is_said_how_a_lock_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

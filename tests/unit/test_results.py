@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -25,6 +26,13 @@ def test_a_model_or_the_checkpoints_may_be_on_a_volume() -> None:
     checkpoints = result_on_volume(SPEC, FOLDER, None)
     assert checkpoints is not None
     assert checkpoints["path"] == f"{FOLDER}/checkpoints"
+
+
+def test_the_innermost_of_several_volumes_has_it() -> None:
+    spec = replace(SPEC, mounts=("a:/data", "b:/data/ck"), env={"PUMASI_CHECKPOINT_DIR": "/data/ck"})
+    found = result_on_volume(spec, FOLDER, None)
+    assert found is not None
+    assert (found["claim"], found["path"]) == ("b", "/data/ck")
 
 
 def test_what_is_not_on_a_volume_is_not_told_to_be() -> None:

@@ -348,12 +348,14 @@ async def test_slow_and_silent_clients_are_cut_off() -> None:
             == 408
         )
         reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
-        for letter in b"GET / HTTP/1.1\r\nHost: localhost and so on, slowly":
+        answer = asyncio.ensure_future(reader.readline())
+        for letter in b"GET / HTTP/1.1\r\nHost: localhost" + b", and so on" * 20:
+            if answer.done():
+                break
             writer.write(bytes([letter]))
             await asyncio.sleep(0.05)
-            if reader.at_eof():
-                break
-        assert reader.at_eof()
+        assert answer.done()
+        assert (await answer).startswith(b"HTTP/1.1 408 ")
         writer.close()
 
 

@@ -256,6 +256,14 @@ def test_a_prefix_of_several_runs_means_the_only_one_that_goes_on(store: Store) 
         store.find("train", running_first=True)
 
 
+def test_what_is_done_to_a_run_of_others_needs_its_whole_name(store: Store) -> None:
+    store.import_run("train-aaaaa", {"on": "k8s"}, 5.0)
+    assert store.find("train").id == "train-aaaaa"
+    with pytest.raises(UsageError, match=r"train-aaaaa was not started from here\."):
+        store.find("train", careful=True)
+    assert store.find("train-aaaaa", careful=True).id == "train-aaaaa"
+
+
 def test_the_last_run_is_the_last_that_was_started_here(store: Store) -> None:
     own = new_run(store)
     store.import_run("train-aaaaa", {"on": "k8s"}, 5.0)

@@ -60,6 +60,8 @@ UNUSED = 30 * 86400
 PIP_OPTIONS = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
 ELSEWHERE = ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
 """Variables by which an image may have pip install into another place than the environment."""
+PLACE = re.compile("[0-9a-f]{16}")
+"""The name of a shared environment, see `place_of`; what else is among them is not ours to remove."""
 ADDED = re.compile(r"^ ([+~-]) ([A-Za-z0-9._-]+)==(\S+)$", re.MULTILINE)
 LARGEST_SCRIPT = 1 << 16
 SHEBANG = re.compile(rb"#!([^\n]*)\n")
@@ -140,7 +142,8 @@ class Environment:
         """An environment that is made from a virtual environment does not see its packages by itself."""
         script = "import sys, sysconfig; print(sys.prefix); print(sysconfig.get_path('purelib'))"
         env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        answer = (ask([self.python, "-I", "-c", script], env) or "").splitlines()
+        # Before them a loader, or a broken .pth file, may print a warning.
+        answer = (ask([self.python, "-I", "-c", script], env) or "").splitlines()[-2:]
         if len(answer) != 2 or os.path.realpath(answer[0]) != os.path.realpath(self.root):
             raise Failure(1, "The Python at %s can't be the base of a virtual environment." % sys.executable)
         os.makedirs(answer[1], exist_ok=True)
@@ -410,6 +413,8 @@ def take(path: str, how: int) -> int | None:
 def sweep(shared: str) -> None:
     """Remove what has not been used for long. Who uses an environment holds its lock."""
     for name in sorted({name.partition(".")[0] for name in os.listdir(shared)}):
+        if not PLACE.fullmatch(name):
+            continue
         root = os.path.join(shared, name)
         if time.time() - last_used(root) < UNUSED:
             continue

@@ -47,6 +47,7 @@ VERB = Verb(
     ),
 )
 _LAST = 20
+_MORE = f"Only the last {_LAST} are shown; --all shows the others too."
 _PAUSE = 2.0
 """Seconds between two looks of --watch."""
 _CLEAR = "\x1b[H\x1b[2J"
@@ -80,19 +81,20 @@ def _bear_with_cluster() -> Iterator[None]:
 
 
 def _show_here(store: Store, arguments: Arguments, states: Collection[str]) -> None:
-    records = [
+    known = [
         record
-        for record in _records(store, None if states or arguments.has("mine") or arguments.has("all") else _LAST)
+        for record in _records(store, None if states or arguments.has("mine") or arguments.has("all") else _LAST + 1)
         if (not states or record.state in states) and (record.started_here or not arguments.has("mine"))
-    ][: None if arguments.has("all") else _LAST]
+    ]
+    records = known if arguments.has("all") else known[:_LAST]
     if arguments.has("json"):
         show_json([_described(store, record) for record in records])
     elif arguments.has("quiet"):
         show(record.id for record in records)
     elif records:
         _show_table(store, records)
-        if len(records) == _LAST and not arguments.has("all"):
-            say(f"Only the last {_LAST} are shown; --all shows the others too.")
+        if len(known) > len(records):
+            say(_MORE)
         for record in records:
             if words := absence_of(store, record):
                 say(*words)
@@ -146,9 +148,8 @@ def _show_cluster(store: Store, place: Place, arguments: Arguments, states: Coll
 
     known, now = rows(place, everywhere=arguments.has("all-namespaces"))
     own = store.own() if arguments.has("mine") else {row.run for row in known}
-    found = [row for row in known if (not states or row.state(now) in states) and row.run in own]
-    if not arguments.has("all"):
-        found = found[:_LAST]
+    fitting = [row for row in known if (not states or row.state(now) in states) and row.run in own]
+    found = fitting if arguments.has("all") else fitting[:_LAST]
     if arguments.has("json"):
         show_json([_row_values(row, now) for row in found])
     elif arguments.has("quiet"):
@@ -157,6 +158,8 @@ def _show_cluster(store: Store, place: Place, arguments: Arguments, states: Coll
         values = [{**_row_values(row, now), "age": age(now - row.created)} for row in found]
         cells = [tuple(str(each[head]) for head in _CLUSTER_HEADS) for each in values]
         _paint_table(_CLUSTER_HEADS, cells, [str(each["state"]) for each in values], right=(3, 4))
+        if len(fitting) > len(found):
+            say(_MORE)
         for run, why in whys_unattended(place, found, now).items():
             say(*sentences.absence_words(run, why))
     elif known:
@@ -171,9 +174,9 @@ def _row_values(row: Row, now: float) -> dict[str, object]:
         "id": row.run,
         "state": row.state(now),
         "created": row.created,
-        "slots": int(row.note("slots") or 1),
+        "slots": int(row.number("slots") or 1),
         "framework": row.note("framework"),
-        "exit_code": int(row.note("exit-code")) if row.note("exit-code") else None,
+        "exit_code": None if (code := row.number("exit-code")) is None else int(code),
         "user": row.note("user"),
         "host": row.note("host"),
         "command": row.note("command"),

@@ -26,7 +26,7 @@ def open_store() -> Store:
 def find_run(store: Store, arguments: Arguments, *, output: bool = False, running_first: bool = False) -> RunRecord:
     """The run that was named, or the last one that was started from here, as it is now: a manager that died meanwhile
     is noticed. `output`: what it wrote is asked for, too. `running_first`: see `Store.find`."""
-    record = _find(store, arguments, arguments.rest[0] if arguments.rest else None, running_first)
+    record = _find(store, arguments, arguments.rest[0] if arguments.rest else None, running_first=running_first)
     if output and record.is_remote:
         from pumasi.copying import copy_logs
 
@@ -39,22 +39,25 @@ def find_run(store: Store, arguments: Arguments, *, output: bool = False, runnin
 
 
 def find_runs(store: Store, arguments: Arguments, *, running_first: bool = False) -> list[RunRecord]:
-    """All the runs that were named, each once; they are all looked for before anything is done to one."""
+    """All the runs that were named, each once; they are all looked for before anything is done to one. Runs of others
+    have to be named in full."""
     names: list[str | None] = [*arguments.rest] or [None]
-    found = [_find(store, arguments, name, running_first) for name in names]
+    found = [_find(store, arguments, name, running_first=running_first, careful=True) for name in names]
     return list({record.id: record for record in found}.values())
 
 
-def _find(store: Store, arguments: Arguments, name: str | None, running_first: bool) -> RunRecord:
+def _find(
+    store: Store, arguments: Arguments, name: str | None, *, running_first: bool, careful: bool = False
+) -> RunRecord:
     if place := place_in(arguments):
         from pumasi.remote import find as find_there
 
         everywhere = arguments.has("all-namespaces")
-        return find_there(store, place, name, everywhere=everywhere, running_first=running_first)
+        return find_there(store, place, name, everywhere=everywhere, running_first=running_first, careful=careful)
     from pumasi.control import find
 
     try:
-        return find(store, name, running_first=running_first)
+        return find(store, name, running_first=running_first, careful=careful)
     except NotFound as error:
         hint = "If it runs on a cluster and was started elsewhere: --on k8s looks there."
         raise NotFound(error.message, f"{error.hint}\n{hint}" if name else error.hint) from None

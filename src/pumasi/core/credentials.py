@@ -19,17 +19,15 @@ kaggle.json client_secret*.json application_default_credentials.json
 """
 """As .gitignore would have them, whatever the case, but those without a slash at their end name files only."""
 _PRIVATE_KEY = re.compile(
-    rb"^(?:\xef\xbb\xbf)?-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----\s+"
-    rb"(?:[\w-]+: [^\n]*\n\s*)*[A-Za-z0-9+/=]{32,}",
-    re.MULTILINE,
+    rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr])+"
+    rb"(?:[\w-]+: [^\n\\]*(?:\s|\\[nr])+)*[A-Za-z0-9+/=]{32,}"
 )
-"""With some of the key itself: source code and documentation name the header alone."""
+"""With some of the key itself: source code and documentation name the header alone. Also within YAML, and with its
+lines joined by \\n, as JSON, TOML and source code have it."""
 _KEY_IN_JSON = re.compile(rb'"private_key"\s*:\s*"-----BEGIN ')
 _IS_KUBECONFIG = re.compile(rb'^[ \t]*kind[ \t]*:[ \t]*Config\b|"kind"\s*:\s*"Config"', re.MULTILINE)
 _KUBE_SECRET = re.compile(rb'(?:^[ \t-]*|")(?:client-key-data|token|password)"?[ \t]*:[ \t]*[^\s#]', re.MULTILINE)
-_CLOUD_KEY = re.compile(
-    rb"^[ \t]*aws_secret_access_key[ \t]*[=:][ \t]*[\"']?[A-Za-z0-9+/]{40}", re.MULTILINE | re.IGNORECASE
-)
+_CLOUD_KEY = re.compile(rb"aws_secret_access_key[\"'\])]*[ \t]*[=:,][ \t]*[\"']?[A-Za-z0-9+/]{40}", re.IGNORECASE)
 _ONE_WORD = re.compile(rb"\s*\S{32,}\s*")
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 _ENTRY = re.compile(
     r"""[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)
-    (?:[ \t]*=[ \t]*(?:'(?P<literal>[^']*)'|"(?P<escaped>(?:[^"\\]|\\.)*)"|(?P<plain>(?!['"])[^\n]*)))?
+    (?:[ \t]*=[ \t]*(?:'(?P<literal>[^']*)'|"(?P<escaped>(?:[^"\\]|\\.)*)"|(?P<plain>(?![ \t]*['"])[^\n]*)))?
     (?:[ \t]+\#[^\n]*|[ \t]*)\r?(?:\n|\Z)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -41,6 +41,9 @@ def parse(text: str, environ: Mapping[str, str]) -> tuple[dict[str, str], list[s
             name, value = entry["name"], _value(entry)
             if value is None and name not in environ:
                 mistakes.append(f"line {line}: {name} has no value, and is not set here; write {name}=VALUE")
+            if value is not None and "\0" in value:
+                mistakes.append(f"line {line}: the value of {name} holds a NUL; leave it out")
+                continue
             values[name] = environ.get(name, "") if value is None else value
         else:
             found = _LINE.match(text, position)

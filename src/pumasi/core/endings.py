@@ -33,8 +33,8 @@ _SETUP_CLUES = (
     (
         r"establish a new connection|name resolution|dns error|Network is unreachable|error sending request"
         r"|ould not connect|Connection refused|timed out",
-        "No package index could be reached. --env PIP_INDEX_URL=URL names another one; or put wheels into the folder: "
-        "--env PIP_FIND_LINKS=wheels --env PIP_NO_INDEX=1.",
+        "No package index could be reached. --env PIP_INDEX_URL=URL names another one; or put wheels into the folder "
+        "(on a cluster: on a volume, with --mount): --env PIP_FIND_LINKS=wheels --env PIP_NO_INDEX=1.",
     ),
     (
         r"requires a different Python|Requires-Python|[Nn]one of .* satisf.* Python",

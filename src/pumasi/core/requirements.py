@@ -47,9 +47,12 @@ class Line(NamedTuple):
     is_local: bool = False
 
 
-def parse(text: str, name: str) -> list[Line]:
-    """UsageError names the file and the line that pip would not take."""
-    return [_line(number, words, name) for number, words in _logical_lines(text)]
+def parse(text: str, name: str, *, converted: bool = False) -> list[Line]:
+    """UsageError names the file and the line that pip would not take; not the line where the text was made of
+    another file."""
+    return [
+        _line(number, words, name if converted else f"{name}, line {number}") for number, words in _logical_lines(text)
+    ]
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -68,9 +71,9 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield begun, held.strip()
 
 
-def _line(number: int, words: str, name: str) -> Line:
+def _line(number: int, words: str, place: str) -> Line:
     if words.startswith("-"):
-        return _option(number, words, name)
+        return _option(number, words, place)
     package, *options = re.split(r"\s+(?=--)", words)
     if _AT_URL.fullmatch(package) or _URL.fullmatch(package):
         return Line(number, package, is_plain=False, is_local="file:" in package)
@@ -79,17 +82,17 @@ def _line(number: int, words: str, name: str) -> Line:
     if _NAMED.fullmatch(package):
         return Line(number, package, is_plain=not options)
     raise UsageError(
-        f'{name}, line {number}: "{words}" is not a package that pip knows how to read.',
+        f'{place}: "{words}" is not a package that pip knows how to read.',
         "Write one package per line, as in numpy or numpy>=1.26,<3.",
     )
 
 
-def _option(number: int, words: str, name: str) -> Line:
+def _option(number: int, words: str, place: str) -> Line:
     found = _OPTION.fullmatch(words)
     option, value = (found[1], found[2].strip()) if found else (words, "")
     if option in _INCLUDES:
         if not value:
-            raise UsageError(f"{name}, line {number}: {option} names no file.", f"Write {option} FILE.")
+            raise UsageError(f"{place}: {option} names no file.", f"Write {option} FILE.")
         is_far = "://" in value
         return Line(number, includes=value, constrains=_INCLUDES[option], is_plain=not is_far, is_local=is_far)
     if option in _INDEXES:
@@ -100,9 +103,7 @@ def _option(number: int, words: str, name: str) -> Line:
         return Line(number, is_plain=False, is_local="://" not in value)
     if option in _OTHERS:
         return Line(number, is_plain=False)
-    raise UsageError(
-        f"{name}, line {number}: {option} is not an option that pip knows in a file of requirements.", "Leave it out."
-    )
+    raise UsageError(f"{place}: {option} is not an option that pip knows in a file of requirements.", "Leave it out.")
 
 
 def from_pyproject(data: Mapping[str, Any], name: str) -> str:
@@ -113,7 +114,8 @@ def from_pyproject(data: Mapping[str, Any], name: str) -> str:
             f"{name} has no [project] table, whose dependencies would be installed.",
             "Write the packages into a requirements.txt, and give that one.",
         )
-    if "dependencies" in (project.get("dynamic") or ()):
+    dynamic = project.get("dynamic", [])
+    if isinstance(dynamic, list) and "dependencies" in dynamic:
         raise UsageError(
             f"The dependencies in {name} are dynamic: they are known only when the project is built.",
             "Write the packages into a requirements.txt, and give that one.",

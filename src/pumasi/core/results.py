@@ -12,7 +12,8 @@ def result_on_volume(spec: Spec, folder: str, final: str | None) -> dict[str, An
     """`folder` is the run's own, `final` a model that it has made; without one its checkpoints count. None where the
     result is on this machine, or went with the pods."""
     path = final or spec.env.get("PUMASI_CHECKPOINT_DIR") or f"{folder}/checkpoints"
-    found = next((each for each in map(mount, spec.mounts) if path.startswith(f"{each.path}/")), None)
+    mounts = [each for each in map(mount, spec.mounts) if f"{path}/".startswith(f"{each.path}/")]
+    found = max(mounts, key=lambda each: len(each.path), default=None)
     if found is None or spec.pool == "local":
         return None
     return {

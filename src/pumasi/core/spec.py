@@ -105,11 +105,16 @@ def _check_name(name: str) -> None:
 _OF_EACH_RANK = frozenset(f"PUMASI_{name}" for name in ("RUN", "RANK", "WORLD_SIZE", "ATTEMPT", "NODE", "GANG"))
 
 
-def _check_variable(name: str) -> None:
+def check_variable(name: str) -> None:
     if not name or "=" in name:
         raise SpecError(f"{show(name)} can't name a variable", 'give a name without "=", and a value')
     if name in _OF_EACH_RANK:
         raise SpecError(f"{name} is what Pumasi tells each process", "give the variable another name")
+
+
+def _check_file(name: str) -> None:
+    if not name.strip():
+        raise SpecError(f"{show(name)} can't name a file", "give its name")
 
 
 def _is_context(pool: str) -> bool:
@@ -164,7 +169,7 @@ class Spec:
     workdir: str = _field(text(), "The folder to run in, seen from the file that names it.", "experiments", ".")
     python: str | None = _field(optional(text()), "The interpreter that runs a .py script.", ".venv/bin/python", None)
     requirements: str | None = _field(
-        optional(text(), _NONE),
+        optional(text(_check_file), _NONE),
         "The packages to install first: a requirements.txt, pyproject.toml or uv.lock, seen from the folder to run in.",
         "requirements.txt",
         None,
@@ -233,7 +238,7 @@ class Spec:
     grace: float = _field(seconds(0.0, _YEAR), "The time from asking to end to ending by force.", "15s", 15.0)
     wait: bool = _field(switch(), "Queue while what is needed is busy; if not, fail at once.", False, True)
     env: dict[str, str] = _field(
-        group(text(_check_variable), text()), "Environment variables for the program.", {"LR": "0.1"}, {}
+        group(text(check_variable), text()), "Environment variables for the program.", {"LR": "0.1"}, {}
     )
     nodes: tuple[int, ...] | None = _field(
         optional(many(_SHARE, _to_nodes)),

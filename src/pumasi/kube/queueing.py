@@ -120,7 +120,7 @@ def _waiter(anchor: Object, now: float) -> Waiter | None:
         )
         is_alive = now - float(notes[BEAT_NOTE]) < STALE
         return waiter if is_alive and math.isfinite(waiter.age[1]) else None
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -116,19 +117,27 @@ class Row(NamedTuple):
     def note(self, name: str) -> str:
         return self.notes.get(DOMAIN + name, "")
 
+    def number(self, name: str) -> float | None:
+        """None also for what somebody has written by hand, and is no number."""
+        try:
+            number = float(self.note(name))
+        except ValueError:
+            return None
+        return number if math.isfinite(number) else None
+
     @property
     def created(self) -> float:
-        return float(self.note("created") or 0)
+        return self.number("created") or 0.0
 
     @property
     def ended(self) -> float | None:
-        return float(self.note("ended")) if self.note("ended") else None
+        return self.number("ended")
 
     def state(self, now: float) -> str:
         return self.note("state") if self.is_attended(now) else "unattended"
 
     def is_attended(self, now: float) -> bool:
-        return self.ended is not None or now - float(self.note("beat") or 0) < STALE
+        return self.ended is not None or now - (self.number("beat") or 0.0) < STALE
 
 
 async def list_rows(api: Api, namespace: str | None) -> list[Row]:

@@ -63,7 +63,7 @@ def _model(deployment: Object) -> str:
     """By its name alone where Pumasi has chosen the folder; unknown where somebody has changed the command by hand."""
     try:
         path = str(json.loads(deployment["spec"]["template"]["spec"]["containers"][0]["command"][-1])["model"])
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, RecursionError):
         return UNKNOWN
     own_folder = f"/{folder_of(deployment['metadata']['name'])}/"
     return path.rpartition("/")[2] if own_folder in path else path

@@ -16,12 +16,13 @@ def pick(
     *,
     own: Collection[str],
     running: Collection[str] = (),
+    careful: bool = False,
     run: str = "pumasi run",
     ps: str = "pumasi ps",
 ) -> str:
     """`ids` has the newest first; no prefix means the newest of the `own`. A prefix that several runs share means the
-    only one of them that is `running`, if that is one of the `own`. `run` and `ps` start and list runs where `ids`
-    are."""
+    only one of them that is `running`, if that is one of the `own`. `careful`: a run that is not one of the `own` has
+    to be named in full. `run` and `ps` start and list runs where `ids` are."""
     if prefix == "":
         # Most likely a shell variable that is not set, and then even the only run there is was not meant.
         raise UsageError("The run's name is empty.", "Leave it out to mean the last run.")
@@ -40,6 +41,8 @@ def pick(
         return going_on[0]
     if len(matches) > 1:
         raise UsageError(f"{prefix} may mean {_some(matches)}.", "Type more of the one that you mean.")
+    if careful and matches[0] not in own:
+        raise UsageError(f"{matches[0]} was not started from here.", "If you mean that one, type its whole name.")
     return matches[0]
 
 

@@ -110,13 +110,14 @@ class Store:
         rows = self._db.read(f"SELECT {RUN_COLUMNS} FROM runs WHERE ended IS NULL")  # noqa: S608
         return [unpack_run(row) for row in rows]
 
-    def find(self, prefix: str | None, *, running_first: bool = False) -> RunRecord:
+    def find(self, prefix: str | None, *, running_first: bool = False, careful: bool = False) -> RunRecord:
         """The run with that id, or the only one whose id begins like that; with `running_first` the only one of those
-        that has not ended, where there are several. None: the last run that was started here."""
+        that has not ended, where there are several. `careful`: one that was not started here only by its whole id.
+        None: the last run that was started here."""
         rows = self._db.read("SELECT id, ended, started_here FROM runs ORDER BY number DESC")
         running = {run_id for run_id, ended, _ in rows if ended is None} if running_first else set()
         own = {run_id for run_id, _, started_here in rows if started_here}
-        return self.run(pick(prefix, [run_id for run_id, _, _ in rows], own=own, running=running))
+        return self.run(pick(prefix, [run_id for run_id, _, _ in rows], own=own, running=running, careful=careful))
 
     def own(self) -> set[str]:
         """The ids of the runs that were started here; the others are copies of what a cluster has."""
