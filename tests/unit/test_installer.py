@@ -188,3 +188,12 @@ def test_the_python_of_a_script_is_found_also_where_a_shell_starts_it(tmp_path: 
     spaced = "/with space/python"
     (tmp_path / "b").write_bytes(installer.shebang(spaced) + b"body")
     assert installer.body_of_script(str(tmp_path / "b"), "/with space") == b"body"
+
+
+def test_a_warning_that_python_starts_with_is_no_part_of_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", str(tmp_path / "nowhere.so"))
+    environment = installer.Environment(str(tmp_path / "environment"))
+    environment.make()
+    assert Path(environment.python).exists()
