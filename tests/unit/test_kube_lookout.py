@@ -102,6 +102,24 @@ async def test_changes_that_come_together_are_heard_of_once() -> None:
 
 
 @asynchronous
+async def test_who_thinks_long_is_left_alone_after_a_look_and_hears_at_once_later() -> None:
+    post = Post()
+    await post.names()
+    post.lookout.follow()
+    post.lookout.pause = 60.0
+    post.cluster.create("pods", NAMESPACE, pod("p", nodeName="n1"))
+    await asyncio.sleep(5 * lookout.COALESCE)
+    assert post.heard == 0
+    await post.lookout.end()
+    await post.names()
+    post.lookout.follow()
+    post.lookout.looked -= 60.0
+    post.cluster.create("pods", NAMESPACE, pod("q", nodeName="n1"))
+    await post.hears()
+    await post.lookout.end()
+
+
+@asynchronous
 async def test_what_matters_to_nobody_is_not_told() -> None:
     """Beats, readiness of containers, pods without a node: a cluster changes all the time."""
     post = Post()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -34,11 +35,13 @@ class View(NamedTuple):
 
 
 class Lookout:
-    """`changed` is called when something has changed that matters for room, while somebody follows. `pause` is for how
-    long changes are gathered: whoever takes long to think about them sets more."""
+    """`changed` is called when something has changed that matters for room, while somebody follows; not before `pause`
+    seconds after the last look: whoever takes long to think about what it sees sets more."""
 
     def __init__(self, api: Api, namespace: str, changed: Callable[[], None]) -> None:
-        self.pause = COALESCE
+        self.pause = 0.0
+        self.looked = -math.inf
+        """When that was, by the clock of the event loop."""
         self.moved = asyncio.Event()
         self._api = api
         self._namespace = namespace
@@ -59,6 +62,7 @@ class Lookout:
         if self._following is None:
             await self._list()
         self._stay()
+        self.looked = asyncio.get_running_loop().time()
         nodes, pods, anchors = (tuple(kind.things.values()) for kind in self._kinds)
         return View(nodes, pods, anchors)
 
@@ -125,7 +129,9 @@ class Lookout:
 
     def _hear(self) -> None:
         if self._news is None:
-            self._news = asyncio.get_running_loop().call_later(self.pause, self._tell)
+            loop = asyncio.get_running_loop()
+            wait = max(COALESCE, self.looked + self.pause - loop.time())
+            self._news = loop.call_later(wait, self._tell)
 
     def _tell(self) -> None:
         self._news = None

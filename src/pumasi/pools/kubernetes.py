@@ -36,7 +36,7 @@ from pumasi.kube import holding, manifests, quotas, sight, uploading, volumes
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
 from pumasi.kube.discovery import LEAVING, Object, Room, has_image, is_leaving, unlabelled
-from pumasi.kube.lookout import COALESCE, Lookout, View
+from pumasi.kube.lookout import Lookout, View
 from pumasi.kube.manifests import CodeObjects
 from pumasi.kube.queueing import Left, Waiter, ahead_of, leave_room, wish_of, write_wish
 from pumasi.kube.record import LONGEST, Age, Content, Record, anchor_path, path_of, read
@@ -446,7 +446,7 @@ class KubernetesPool(Pool):
         self._fitting = {age: self._fitting.get(age, began) for age in left.fitting}
         # In a large cluster something changes all the time: at most a tenth of a processor is spent on planning. To
         # find out who holds what takes twice as long as to plan.
-        self._lookout.pause = max(COALESCE, 30 * (time.thread_time() - used))
+        self._lookout.pause = 30 * (time.thread_time() - used)
         return await self._beside_volume(left, view.nodes, view.pods) if self._single else left
 
     def _ahead(self) -> Sequence[Waiter]:
