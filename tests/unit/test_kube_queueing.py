@@ -497,7 +497,7 @@ async def test_what_is_free_already_is_not_waited_for() -> None:
 
 
 def test_one_that_stays_for_longer_is_told_and_then_planned_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "SETTLE", 1.2)
+    monkeypatch.setattr(kubernetes, "SETTLE", 4.0)
 
     @asynchronous
     async def story() -> None:
