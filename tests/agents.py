@@ -57,6 +57,13 @@ class AgentProcess:
         if not deaf:
             self.listen()
 
+    def listens_at(self) -> int:
+        """The port of a hub that nobody else hears: its first words are read here, and no more of them."""
+        assert self.process.stdout is not None
+        while not self.said("listening"):
+            self.lines.append(self.process.stdout.readline().rstrip(b"\n"))
+        return int(self.said("listening")[0]["port"])
+
     def listen(self) -> None:
         self.readers.append(threading.Thread(target=self._read, daemon=True))
         self.readers[-1].start()

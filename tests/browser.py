@@ -13,7 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 30.0
+from tests.harness import wait_for
+
+PATIENCE = 60.0
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
 
 
@@ -49,11 +51,15 @@ class Browser:
         self._session = ""
         self._loaded = False
         self.complaints: list[str] = []
-        (target,) = (each for each in self._ask("Target.getTargets")["targetInfos"] if each["type"] == "page")
-        attached = self._ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        attached = self._ask("Target.attachToTarget", targetId=wait_for(self._page, "a page", PATIENCE), flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._ask(f"{domain}.enable")
+
+    def _page(self) -> str:
+        """The first one, as soon as it is there: the browser answers before."""
+        targets = self._ask("Target.getTargets")["targetInfos"]
+        return next((str(each["targetId"]) for each in targets if each["type"] == "page"), "")
 
     def close(self) -> None:
         os.close(self._out)

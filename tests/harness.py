@@ -108,7 +108,7 @@ class Workplace:
         return [pid for pid, command in self.processes().items() if re.match(r"\S*python\S* train\.py", command)]
 
     def assert_nothing_left(self) -> None:
-        wait_for(lambda: not self.processes(), f"the end of {self.processes()}", 20)
+        wait_for(lambda: not self.processes(), f"the end of {self.processes()}")
         assert not list(self.temporary.iterdir()), f"temporary files: {list(self.temporary.iterdir())}"
         kept = list(self.home.glob("runs/*/tmp/*"))
         assert not kept, f"files of agents: {kept}"

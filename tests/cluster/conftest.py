@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.owning import own_cluster, session_name
 from tests.cluster.subject import EXISTING, Kubernetes, Namespace, existing_kubeconfig
+from tests.harness import wait_for
 from tools.cluster.blueprint import Blueprint
 
 HERE = Path(__file__).parent
@@ -64,6 +65,9 @@ def fresh_namespace(kubernetes: Kubernetes) -> Iterator[Namespace]:
     finally:
         place.close()
     if kubernetes.own:
+        # A busy machine's nodes may be late to say that they are well, and its controllers to take away.
+        with suppress(AssertionError):
+            wait_for(lambda: kubernetes.footprint() == before, "the cluster to be as it was")
         assert kubernetes.footprint() == before
 
 

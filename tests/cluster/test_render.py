@@ -27,7 +27,7 @@ if rank == 0:
     with socket.create_server(("", address[1])) as server:
         print("met", sorted(server.accept()[0].recv(9).decode() for _ in range(world - 1)))
 else:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while True:
         try:
             socket.create_connection(address, 5).sendall(str(rank).encode())
@@ -54,7 +54,7 @@ def render(workplace: Workplace, script: str, *words: str) -> str:
     return told.stdout
 
 
-def job_ends(namespace: Namespace, seconds: float = 60) -> str:
+def job_ends(namespace: Namespace, seconds: float = 120) -> str:
     """How the Job ended."""
 
     def ended() -> list[str]:
@@ -112,7 +112,7 @@ def test_a_rank_that_fails_ends_all_and_the_job(namespace: Namespace, workplace:
 
 def test_a_gang_with_restarts_is_started_again_as_a_whole(namespace: Namespace, workplace: Workplace) -> None:
     namespace.kubectl("apply", "-f", "-", feed=render(workplace, FAILING, "--slots", "2", "--restarts", "1"))
-    assert job_ends(namespace, 90) == "Failed"
+    assert job_ends(namespace, 180) == "Failed"
     assert output(namespace).count("no way") == 2
 
 

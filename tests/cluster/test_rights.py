@@ -205,7 +205,7 @@ def test_without_the_right_to_delete_many_a_stop_is_told_to_fail(place: Place) -
 STUCK = (
     *("--set", 'spec.volumes[+]={"name": "no", "configMap": {"name": "nothing"}}'),
     *("--set", 'spec.containers[0].volumeMounts[+]={"name": "no", "mountPath": "/no"}'),
-    *("--start-timeout", "8s"),
+    *("--start-timeout", "20s"),
 )
 
 

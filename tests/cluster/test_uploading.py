@@ -101,7 +101,7 @@ def test_who_may_not_use_the_proxy_is_told_which_right_is_missing(clean: Uploade
 
 
 def test_a_pod_that_fits_on_no_node_is_told(clean: Uploader, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploading, "START_SECONDS", 4)
+    monkeypatch.setattr(uploading, "START_SECONDS", 15)
     with pytest.raises(
         ClusterTrouble, match="The cluster's scheduler has no place for it: it may go to none of 3 nodes"
     ):
@@ -173,7 +173,7 @@ def test_ended_in_the_middle_it_leaves_neither_a_pod_nor_half_a_file(
             assert line, "it ended"
         assert [path.suffix for path in (clean.folder / "killed").iterdir()] == [".part"]
         process.send_signal(number)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()

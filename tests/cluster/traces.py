@@ -46,7 +46,7 @@ class Traces:
             return {name: sorted(values) for name, values in news.items() if values}
 
         try:
-            wait_for(lambda: not left(), "all traces to go", 5)
+            wait_for(lambda: not left(), "all traces to go", 30)
         except AssertionError:
             assert left() == {}
 

@@ -96,16 +96,13 @@ def test_a_row_of_dots_is_seen_to_grow(stars: Stars) -> None:
 
 
 def test_ranks_wait_for_readers_that_do_not_read_while_the_star_goes_on(stars: Stars) -> None:
-    star = stars(TWO_NODES, "exec yes 'a line of some length that nobody reads for a while'", silence=2.0)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    for config in star.configs:
-        config["hub"] = ["127.0.0.1", port]
-    agents = [AgentProcess(config, deaf=True) for config in star.configs]
-    star.agents.update(enumerate(agents))
+    star = stars(TWO_NODES, "exec yes 'a line of some length that nobody reads for a while'", silence=3.0)
+    star.configs[1]["hub"][1] = star.start(0, deaf=True).listens_at()
+    star.agents[1] = AgentProcess(star.configs[1], deaf=True)
+    agents = list(star.agents.values())
     wait_for(lambda: len(star.ranks()) == 2, "both ranks")
     ranks = star.ranks()
-    time.sleep(6)  # three times the silence after which a member counts as lost
+    time.sleep(9)  # three times the silence after which a member counts as lost
     assert star.ranks() == ranks
     assert all(memory_peak(each.pid) < 60_000_000 for each in agents)
     agents[0].stop(0)
@@ -339,7 +336,7 @@ def test_a_rank_that_is_killed_for_its_memory_is_told_apart_from_one_that_somebo
 
 
 def test_a_gang_without_one_of_its_nodes_never_starts(stars: Stars, tmp_path: Path) -> None:
-    star = stars({"a": 1, "b": 1, "c": 2}, "touch started", start_timeout=1.5)
+    star = stars({"a": 1, "b": 1, "c": 2}, "touch started", start_timeout=10.0)
     hub, member = star.start(0), star.start(1)
     assert hub.ends() == {"cause": "absent", "nodes": ["c"]}
     assert member.ends()["cause"] == "absent"
@@ -365,7 +362,7 @@ def test_a_member_whose_call_broke_off_may_call_again(stars: Stars) -> None:
 
 
 def test_a_frozen_member_is_lost_after_its_silence_and_ends_itself_when_it_thaws(stars: Stars) -> None:
-    star = stars(TWO_NODES, SLEEP, silence=1.0, grace=1.0)
+    star = stars(TWO_NODES, SLEEP, silence=3.0, grace=1.0)
     hub, member = star.start_all()
     member.wait_for_output(b"ready", 1)
     member.signal(signal.SIGSTOP)
@@ -377,7 +374,7 @@ def test_a_frozen_member_is_lost_after_its_silence_and_ends_itself_when_it_thaws
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_members_that_lose_their_hub_end_their_ranks(stars: Stars, blow: signal.Signals) -> None:
-    star = stars(TWO_NODES, DEAF, silence=1.0, grace=0.5)
+    star = stars(TWO_NODES, DEAF, silence=3.0, grace=0.5)
     hub, member = star.start_all()
     member.wait_for_output(b"ready", 1)
     hub.signal(blow)
@@ -524,7 +521,7 @@ def agent_of(star: Star, node: int) -> int:
 
 
 def test_the_pool_does_not_wait_for_a_frozen_agent_when_the_hub_has_said_how_it_ended(stars: Stars) -> None:
-    star = stars(TWO_NODES, SLEEP, silence=1.0, grace=1.0)
+    star = stars(TWO_NODES, SLEEP, silence=3.0, grace=1.0)
 
     async def freeze(witness: Witness) -> None:
         await witness.until(lambda: bool(witness.all("running")))
@@ -719,7 +716,7 @@ def test_a_machine_that_falls_off_the_network_is_lost_and_ends_itself(
     stars: Stars, two_machines: list[Machine]
 ) -> None:
     addresses = [machine.address for machine in two_machines]
-    star = stars(TWO_NODES, DEAF, silence=1.5, grace=0.5, addresses=addresses)
+    star = stars(TWO_NODES, DEAF, silence=3.0, grace=0.5, addresses=addresses)
     hub, member = (star.start(node, prefix=machine.prefix) for node, machine in enumerate(two_machines))
     member.wait_for_output(b"ready", 1)
     run_ip("-n", two_machines[1].name, "link", "set", two_machines[1].cable, "down")

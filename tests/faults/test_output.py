@@ -101,10 +101,10 @@ def test_a_reader_that_stalls_slows_the_script_but_not_the_star(workplace: Workp
         for i in range(400_000):
             print(i, "x" * 100)
     """)
-    process = workplace.start("run", "--slots", "2", "--nodes", "1,1", "--silence", "2", "train.py")
+    process = workplace.start("run", "--slots", "2", "--nodes", "1,1", "--silence", "3", "train.py")
     assert process.stdout is not None
     first = process.stdout.readline()
-    time.sleep(6)  # three times the silence after which a member would be lost
+    time.sleep(9)  # three times the silence after which a member would be lost
     lines = 1 + sum(1 for _ in process.stdout)
     assert process.wait(120) == 0
     assert first

@@ -48,7 +48,9 @@ def test_a_second_interrupt_stops_without_an_answer(sleeping: Terminal) -> None:
 def test_enter_goes_on(sleeping: Terminal, workplace: Workplace) -> None:
     sleeping.type("\x03")
     sleeping.wait_for("[l]eave")
+    shown = len(sleeping.shown)
     sleeping.type("\n")
+    wait_for(lambda: b"train-" in sleeping.shown[shown:], "the line that had made room for the question")
     assert workplace.last()["state"] == "running"
     shown = len(sleeping.shown)
     sleeping.type("\x03")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 Words = Sequence[str | Path]
 
-LIMIT = 120.0
+LIMIT = 240.0
 """Seconds after which a launcher, ours or theirs, has hung."""
 QUIET = {
     "CUDA_VISIBLE_DEVICES": "",

@@ -69,7 +69,7 @@ def serving(served: Ensemble, token: str = "") -> Iterator[str]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        assert started.wait(10)
+        assert started.wait(60)
         yield urls[0]
     finally:
         over.set()

@@ -253,7 +253,7 @@ async def test_what_does_not_pass_is_told_after_a_while() -> None:
     async def broken(request: Request) -> None:
         return None
 
-    async with serve(broken) as server, Api(connection(server), patience=1.0) as api:
+    async with serve(broken) as server, Api(connection(server), patience=3.0) as api:
         with pytest.raises(Unreachable, match="closed before an answer"):
             await api.list(PODS)
         assert 2 <= api.calls <= 5
@@ -280,17 +280,21 @@ async def test_a_deletion_whose_answer_was_lost_is_done() -> None:
 @asynchronous
 async def test_no_more_than_a_few_requests_are_made_at_once() -> None:
     now = most = 0
+    enough = asyncio.Event()
 
     async def count(request: Request) -> bytes:
         nonlocal now, most
         now += 1
         most = max(most, now)
-        await asyncio.sleep(0.01)
+        await enough.wait()
         now -= 1
         return told({})
 
     async with serve(count) as server, Api(connection(server)) as api:
-        await asyncio.gather(*(api.get(PODS) for _ in range(200)))
+        asked = asyncio.gather(*(api.get(PODS) for _ in range(200)))
+        await until(lambda: now > 16 and now == server.connections == api.calls)
+        enough.set()
+        await asked
         assert 16 < most <= 32
         assert server.connections == most
 
@@ -389,7 +393,7 @@ async def test_now_is_the_clusters() -> None:
     async with cluster(told({}, Date="Tue, 19 Jan 2038 03:14:07 GMT")) as (api, _):
         assert abs(api.now - time.time()) < 1
         await api.get(PODS)
-        assert abs(api.now - 2**31) < 3
+        assert abs(api.now - 2**31) < 60
 
 
 # ---- watching
@@ -483,11 +487,11 @@ async def test_an_absence_is_told_once_and_the_return_too() -> None:
 
 @asynchronous
 async def test_a_link_that_was_cut_silently_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_module, "WATCH_IDLE", 0.2)
+    monkeypatch.setattr(api_module, "WATCH_IDLE", 2.0)
     steps: list[Step] = [listed(1), watching(then=silence), watching(event("ADDED", pod("a", 2)), then=silence)]
     async with cluster(*steps) as (api, _), Watcher(api, PODS) as watcher:
         await watcher.sees_only(("SYNCED", ""), ("ADDED", "a"))
-        assert watcher.absences[0].endswith("no answer within 0 seconds.")
+        assert watcher.absences[0].endswith("no answer within 2 seconds.")
         assert watcher.absences[1] == ""
 
 
@@ -497,10 +501,10 @@ async def test_patience_has_an_end() -> None:
         return listed(1) if "watch" not in request.query else None
 
     began = time.monotonic()
-    async with serve(forever_broken) as server, Api(connection(server)) as api, Watcher(api, PODS, 1.0) as watcher:
+    async with serve(forever_broken) as server, Api(connection(server)) as api, Watcher(api, PODS, 3.0) as watcher:
         with pytest.raises(Unreachable, match="can't be reached"):
             await watcher.task
-        assert time.monotonic() - began > 0.9
+        assert time.monotonic() - began > 2.9
         assert len(watcher.absences) == 1
         assert api.calls < 10
 
@@ -582,7 +586,7 @@ async def test_a_log_that_breaks_or_falls_silent_says_so() -> None:
         assert not broken.value.silent
         for _ in range(2):
             with pytest.raises(Unreachable) as still:
-                await heard(api.log("ns", "a", idle=0.1), got)
+                await heard(api.log("ns", "a", idle=1), got)
             assert still.value.silent
         assert got == [b"1", b"2"]
         assert api.calls == 3

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 
 import pytest
 from hypothesis import given
@@ -271,12 +271,13 @@ async def test_of_a_pod_that_is_gone_or_never_started_nothing_is_left_to_read(an
 
 
 @asynchronous
-async def test_the_end_is_noticed_while_waiting() -> None:
+async def test_the_end_is_noticed_while_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long before the pause between two tries is over."""
+    monkeypatch.setattr(logs, "pauses", lambda: chain([0.01] * 4, repeat(20.0)))
     async with reading(*[WAITING] * 5, chunked([timed(frames(0, [1]))])) as (reader, asked):
         await until(lambda: len(asked) == 5)
         reader.ended = True
-        await asyncio.wait_for(reader.task, 1)
+        await asyncio.wait_for(reader.task, 15)
         assert reader.got == frames(0, [1])
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from pumasi.agent.files import loader_text
 from pumasi.agent.loader import Loader
+from tests.frameworks.reference import free_ports
 from tests.harness import wait_for
 
 CONTENT = bytes(range(256)) * 40
@@ -141,9 +142,7 @@ def test_of_a_folder_only_what_is_named_is_kept(taker: Taker, volume: Path, tmp_
 
 @contextmanager
 def loading(folder: Path, patience: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     command = [sys.executable, "-I", "-S", "-c", loader_text(), str(folder), str(port), str(patience)]
     process = subprocess.Popen(command, env={"PUMASI_LOADER_TOKEN": "right"}, stderr=subprocess.PIPE, text=True)
     try:
@@ -201,7 +200,7 @@ def test_asked_to_go_it_takes_along_what_is_unfinished(tmp_path: Path) -> None:
 
 
 def test_when_nobody_speaks_any_more_it_goes_by_itself(tmp_path: Path) -> None:
-    with loading(tmp_path, 1) as (process, port):
+    with loading(tmp_path, 5) as (process, port):
         post(port, "right", BEGIN)
         assert process.wait(30) == 0
         assert shown(tmp_path) == []

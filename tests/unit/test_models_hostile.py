@@ -62,7 +62,7 @@ def test_damage_is_a_sentence_or_no_damage(
 ) -> None:
     path = intact[kind].with_name(f"damaged{SAVERS[kind][0]}")
     path.write_bytes(damaged(intact[kind].read_bytes(), damages))
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guard, "LONGEST", 3.0)
         try:
@@ -74,7 +74,7 @@ def test_damage_is_a_sentence_or_no_damage(
             said = str(path)
     assert str(path) in said or "layer/kernel" in said
     assert said.isprintable()
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 

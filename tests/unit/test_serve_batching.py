@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -93,15 +92,14 @@ async def test_a_model_that_fails_or_hangs_is_a_refusal_and_the_next_one_is_answ
             hold.wait()
         return doubled(rows)
 
-    batcher = Batcher(predict, Limits(prediction=0.2), lambda size: None)
+    batcher = Batcher(predict, Limits(prediction=1.5), lambda size: None)
     with pytest.raises(Refusal, match=r"^The model failed: no such id$"):
         await batcher.predict([np.array([1])])
     with pytest.raises(Refusal, match="took too long") as caught:
         await batcher.predict([np.array([2])])
     assert caught.value.status == 504
     assert not batcher.is_stuck
-    await asyncio.sleep(0.3)
-    assert batcher.is_stuck
+    await until(lambda: batcher.is_stuck)
     hold.set()
     assert (await batcher.predict([np.array([3])]))[0].tolist() == [[6]]
     assert not batcher.is_stuck
@@ -116,10 +114,7 @@ async def test_a_batcher_that_ends_answers_who_waits_and_leaves_no_thread() -> N
     await asyncio.sleep(0)
     batcher.end()
     assert (await answer)[0].tolist() == [[2]]
-    deadline = time.monotonic() + 5
-    while set(threading.enumerate()) - before and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
-    assert not set(threading.enumerate()) - before
+    await until(lambda: set(threading.enumerate()) <= before)
 
 
 @given(st.lists(st.floats(0, 3), max_size=60), st.integers(1, 5))

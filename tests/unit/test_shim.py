@@ -333,9 +333,11 @@ def test_looking_for_a_module_without_importing_it_changes_nothing(rank: Rank) -
 
 def test_a_torch_rank_ends_when_its_threads_have_let_go_of_what_they_had(rank: Rank) -> None:
     rank.add(TORCH)
-    script = WORKING.format(work="hashlib.sha256(bytes(64 << 20)); print('let go')")
-    assert rank.run(script).stdout == "let go\n"
-    assert rank.run_without_shim(script).stdout == ""
+    short, long = (
+        WORKING.format(work=f"hashlib.sha256(bytes({size})); print('let go')") for size in (8 << 20, 1 << 30)
+    )
+    assert rank.run(short).stdout == "let go\n"
+    assert rank.run_without_shim(long).stdout == ""
 
 
 @pytest.mark.parametrize("work", ["threading.Event().wait()", "while True: pass"])

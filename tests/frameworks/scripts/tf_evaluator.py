@@ -26,7 +26,7 @@ def evaluate(checkpoints, out):
     weight = tf.Variable(tf.zeros((8, 1)))
     step = tf.Variable(0, dtype=tf.int64)
     checkpoint = tf.train.Checkpoint(weight=weight, step=step)
-    for path in tf.train.checkpoints_iterator(checkpoints, timeout=60):
+    for path in tf.train.checkpoints_iterator(checkpoints, timeout=200):
         checkpoint.restore(path).expect_partial()
         loss = float(tf.reduce_mean(tf.square(x @ weight - y)))
         print(f"step {int(step)}: eval_loss={loss:.6f}", flush=True)
@@ -37,7 +37,7 @@ def evaluate(checkpoints, out):
 
 
 def wait_for_score(out):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not (out / "evaluator.npz").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
 
