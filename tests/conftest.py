@@ -16,10 +16,12 @@ settings.load_profile("patient")
 
 
 def pytest_configure() -> None:
-    """Signals do what they do in a terminal, also where the shell that started the tests ignores them (`nohup … &`)."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    """What the tests start hears the signals that it would hear in a terminal, also where the shell that started the
+    tests ignores them (`nohup … &`): what is handled here is not ignored there."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            is_interrupt = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_interrupt else lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

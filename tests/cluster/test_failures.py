@@ -274,7 +274,7 @@ def test_a_gang_whose_node_is_lost_starts_again_without_it(place: Place, kuberne
 
 
 def test_a_single_pod_whose_node_is_lost_starts_again_elsewhere_soon(place: Place, kubernetes: Kubernetes) -> None:
-    """The cluster takes up to 20 s to see that the node is gone, and five minutes to take its pods away."""
+    """The cluster takes up to 20 s to see that the node is gone, and 30 more to take the pod away by itself."""
     place.script(AGAIN)
     process = place.start("--gpus", "4", "--silence", "3", "train.py")
     place.wait_for_output("ready 0 node-0", 4)
