@@ -54,6 +54,8 @@ AVOIDED = 60.0
 KEPT = 30.0
 """Seconds for which room is kept for an older run that could take it and does not: something that only it knows of may
 be in its way, such as a volume on another node, or it is not what it says."""
+UNHURRIED = 1.0
+"""Seconds between two looks of a run that has others before it, where they cost little."""
 SETTLE = 5.0
 """Seconds that the pods of a gang that has just ended may go on to count, for the scheduler."""
 _LOST_NODES = "lost_nodes"
@@ -445,8 +447,10 @@ class KubernetesPool(Pool):
         left = self._leave_room(pods, self._ahead())
         self._fitting = {age: self._fitting.get(age, began) for age in left.fitting}
         # In a large cluster something changes all the time: at most a tenth of a processor is spent on planning. To
-        # find out who holds what takes twice as long as to plan.
-        self._lookout.pause = 30 * (time.thread_time() - used)
+        # find out who holds what takes twice as long as to plan. Who has others before it can take a little more time:
+        # it is rarely the next, and a machine on which many wait has better things to do.
+        pause = 30 * (time.thread_time() - used)
+        self._lookout.pause = max(pause, min(pause * (1 + len(self._waiters)), UNHURRIED))
         return await self._beside_volume(left, view.nodes, view.pods) if self._single else left
 
     def _ahead(self) -> Sequence[Waiter]:
