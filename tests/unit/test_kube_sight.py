@@ -436,6 +436,22 @@ def test_an_init_container_that_was_taken_away_or_runs_beside_has_not_failed() -
         assert sight.failed_init(made) is None
 
 
+def test_an_init_container_that_never_starts_is_told_with_its_image() -> None:
+    made = init_failed()
+    made["status"] |= {"phase": "Pending"}
+    made["spec"]["initContainers"].append({"name": "b", "image": "tools:7"})
+    waiting = {"reason": "ErrImageNeverPull", "message": "it is not here"}
+    made["status"]["initContainerStatuses"] = [
+        {"name": "a", "state": {"terminated": {"exitCode": 0}}},
+        {"name": "b", "state": {"waiting": waiting}},
+    ]
+    facts = sight.stuck(made, 0)
+    assert facts is not None
+    assert facts["reason"] == "The image tools:7 can't be pulled: it is not here."
+    waiting["reason"] = "PodInitializing"
+    assert sight.stuck(made, 0) is None
+
+
 # ---- containers that do not start
 
 PULL = 'failed to pull and unpack image "registry.example/team/train:1.4": failed to resolve reference: '

@@ -253,16 +253,25 @@ def _amounts(text: str) -> dict[str, str]:
 
 
 def stuck(pod: Object, pulls: int) -> Facts | None:
-    """Why the container will never start; `pulls` counts how often its image could not be pulled so far."""
-    waiting = _state(pod).get("waiting") or {}
+    """Why the container will never start, or an init container before it; `pulls` counts how often an image of the pod
+    could not be pulled so far."""
+    image, waiting = _next_to_start(pod)
     reason, said = waiting.get("reason", ""), _plain(waiting.get("message", ""))
-    image = pod["spec"]["containers"][0]["image"]
     if reason in _BAD_IMAGE and (pulls > 1 or _HOPELESS_IMAGE.search(said) or reason in _NO_IMAGE):
         return _told("failed", f"The image {image} can't be pulled: {said}.", _IMAGE_HINT, pod)
     if reason in _BAD_START and not _MAY_PASS.search(said):
         hint = f"Without --as-image-user the container runs as user {USER}." if "runAsNonRoot" in said else ""
         return _told("failed", f"The container can't be started: {said}.", hint, pod)
     return None
+
+
+def _next_to_start(pod: Object) -> tuple[str, Object]:
+    """The image of the container that the pod is waiting for, and what is said of it."""
+    images = {each["name"]: each["image"] for each in pod["spec"].get("initContainers") or ()}
+    for each in pod.get("status", {}).get("initContainerStatuses") or ():
+        if (waiting := each.get("state", {}).get("waiting")) and each["name"] in images:
+            return images[each["name"]], waiting
+    return pod["spec"]["containers"][0]["image"], _state(pod).get("waiting") or {}
 
 
 def broken_start(pod: Object) -> Facts | None:

@@ -468,7 +468,8 @@ def _is_certain(outcome: Mapping[str, Any]) -> bool:
 
 
 def _is_pull_failure(pod: Mapping[str, Any]) -> bool:
-    statuses = pod.get("status", {}).get("containerStatuses") or ()
+    status = pod.get("status", {})
+    statuses = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
     return any((each.get("state", {}).get("waiting") or {}).get("reason") == "ErrImagePull" for each in statuses)
 
 
