@@ -497,6 +497,22 @@ async def test_a_gang_that_is_stopped_ends_itself_and_is_told_as_stopped() -> No
 
 
 @asynchronous
+async def test_that_kubernetes_does_not_hurry_is_told() -> None:
+    async with begun(grace=100.0) as play:
+        await play.whole()
+        play.cluster.dead_nodes |= set(play.order.nodes)  # or such that take their time
+        play.gang.end(100.0)
+        await until(lambda: play.gang._killed_by)
+        play.gang.end(0)
+        await until(lambda: play.away)
+        assert play.api.graces == [112, 1]
+        (said,) = play.away
+        assert said.startswith("Kubernetes does not shorten a grace period that has begun: the pods end within ")
+        play.all_done()
+        await play.over()
+
+
+@asynchronous
 async def test_a_stop_leaves_alone_what_has_ended() -> None:
     async with running() as play:
         play.ends_with(DONE, 0, index=1)

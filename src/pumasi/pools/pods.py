@@ -75,6 +75,8 @@ class PodGang:
         self._late = ""
         self._deadline: float | None = None
         self._nudge: float | None = None
+        self._killed_by: float | None = None
+        """When kubelets kill what is left of the pods: as the first deletion said."""
         self._unreadable: Mapping[str, Any] | None = None
         self._names = [manifests.pod_name(run, order.task, order.attempt, n) for n in range(len(order.configs))]
         self.order = order
@@ -336,6 +338,14 @@ class PodGang:
         except ClusterTrouble as trouble:
             self._away(trouble.message)
             self._nudge = asyncio.get_running_loop().time() + AGAIN
+            return
+        now = asyncio.get_running_loop().time()
+        if self._killed_by is None:
+            self._killed_by = now + grace
+        elif grace == 1 and self._killed_by - now > MARGIN:
+            # https://github.com/kubernetes/kubernetes/issues/83916
+            left = math.ceil(self._killed_by - now)
+            self._away(f"Kubernetes does not shorten a grace period that has begun: the pods end within {left} s.")
 
     async def _force(self) -> None:
         """The API lists them still, but nobody is there to end them."""
