@@ -59,11 +59,24 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
     """Run it here and now. None: the user has left it running in the background."""
     spec, program, packed = prepare(spec, store.home, lambda text: view.event(time.time(), "note", {"text": text}))
     left = interrupted(store, spec)
-    record = left or new_record(store, spec, program.framework, detached=False)
-    if left is not None and left.is_remote:
-        session = _adopting(store, left, spec, view, terminal=terminal)
-    else:
-        session = Session(store, record, spec, program, view, terminal=terminal, packed=packed)
+    adopting = _adopting(store, left, spec, view, terminal=terminal) if left is not None and left.is_remote else None
+    with _interrupts_held():
+        record = left or new_record(store, spec, program.framework, detached=False)
+        session = adopting or Session(store, record, spec, program, view, terminal=terminal, packed=packed)
+        return _see_through(store, session, record, left)
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """From the moment that a run is recorded until its session hears them: none may leave it without an end."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def _see_through(store: Store, session: Session, record: RunRecord, left: RunRecord | None) -> Outcome | None:
     try:
         return session.run()
     except ClusterTrouble as trouble:
@@ -391,6 +404,7 @@ class Session:
     async def _run(self, lifeline: int | None) -> Outcome:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         loop.add_signal_handler(signal.SIGTERM, self._stop_as_asked, False)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             loop.add_signal_handler(signal.SIGHUP, self._hang_up)

@@ -6,9 +6,12 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.harness import Workplace, wait_for
 
@@ -251,6 +254,32 @@ def test_a_gang_is_restarted_as_a_whole_and_knows_its_attempt(workplace: Workpla
     assert done.returncode == 0
     for rank in (0, 1):
         assert f"attempt 1 rank {rank} sees ['0-0', '0-1'" in done.stdout
+
+
+INTERRUPTED = """
+import signal, sys
+from pumasi import session
+from pumasi.cli.main import main
+
+def make(*words, _make=session.{name}, **options):
+    made = _make(*words, **options)
+    signal.raise_signal(signal.SIGINT)
+    return made
+
+session.{name} = make
+sys.exit(main(["run", "train.py"]))
+"""
+
+
+@pytest.mark.parametrize("name", ["new_record", "Session"])
+def test_an_interrupt_between_the_record_and_its_manager_ends_the_run(workplace: Workplace, name: str) -> None:
+    workplace.script(SLEEPER)
+    command = [sys.executable, "-c", INTERRUPTED.format(name=name)]
+    done = subprocess.run(
+        command, env=workplace.environ, cwd=workplace.folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 5, done.stderr
+    assert workplace.last()["state"] == "stopped"
 
 
 def test_an_interrupt_right_after_the_record_was_made_leaves_no_run_without_an_end(workplace: Workplace) -> None:
