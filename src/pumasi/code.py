@@ -44,8 +44,8 @@ _HARDLY = 0.01
 
 
 class Code(NamedTuple):
-    """A tar file in gzip: the same files are the same bytes, whoever owns them. `size` is that of the files; `notes`
-    are sentences about what is not in it."""
+    """A gzipped tar archive. Equal files give equal bytes, regardless of owner and times. `size` is the total size of
+    the files; `notes` are sentences about what was left out."""
 
     packed: bytes
     files: int

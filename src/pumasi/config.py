@@ -213,7 +213,7 @@ def _read_variables(
 
 
 def _is_free(name: str, file: str, mistakes: list[str]) -> bool:
-    """Whether a variable may have that name. What is wrong is told without the value, which may be a secret."""
+    """Check the name of a variable. A mistake is reported without its value, which may be a secret."""
     try:
         check_variable(name)
     except SpecError as error:

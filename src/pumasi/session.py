@@ -68,7 +68,8 @@ def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | No
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """From the moment that a run is recorded until its session hears them: none may leave it without an end."""
+    """Block SIGINT from the creation of a run's record until its session handles it, so that Ctrl-C can't leave a
+    record without an end."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

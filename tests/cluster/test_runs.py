@@ -285,7 +285,7 @@ def test_what_never_fits_says_what_is_missing(own_place: Place) -> None:
 # ---- ends
 
 
-def test_two_interrupts_end_it_by_force_and_leave_nothing_that_runs(own_place: Place) -> None:
+def test_two_interrupts_end_it_within_its_grace_and_leave_nothing_that_runs(own_place: Place) -> None:
     own_place.script("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAIT)
     process = own_place.start("--gpus", "6", "--grace", "5", "train.py")
     own_place.wait_for_output("ready", 6)

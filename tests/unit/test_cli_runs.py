@@ -10,13 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
 from pumasi import control
 from pumasi.cli import attach, logs
-from pumasi.cli.main import main
 from pumasi.core.frames import Frame
 from pumasi.errors import UsageError
 from pumasi.recorder import Unwatched
@@ -33,25 +31,7 @@ OUTCOME = {
 }
 RANKS = [{"rank": rank, "node": "here", "role": "worker", "pid": 9} for rank in (0, 1)]
 
-Answer = tuple[int, str, str]
-Pumasi = Callable[..., Answer]
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("PUMASI_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("NO_COLOR", "1")
-    return Store.open(tmp_path / "home")
-
-
-@pytest.fixture
-def pumasi(store: Store, capfd: pytest.CaptureFixture[str]) -> Pumasi:
-    def call(*words: str) -> Answer:
-        code = main(words)
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
+Pumasi = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture

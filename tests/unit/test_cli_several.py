@@ -8,13 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pumasi import control, remote
-from pumasi.cli.main import main
 from pumasi.errors import SystemTrouble, Unreachable
 from pumasi.kube.manifests import DOMAIN
 from pumasi.kube.record import Row
@@ -23,25 +21,7 @@ from pumasi.store import RunRecord, Store
 SPEC: dict[str, object] = {"command": ["train.py"], "slots": 1}
 DAY = 86400.0
 
-Answer = tuple[int, str, str]
-Pumasi = Callable[..., Answer]
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("PUMASI_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("NO_COLOR", "1")
-    return Store.open(tmp_path / "home")
-
-
-@pytest.fixture
-def pumasi(store: Store, capsys: pytest.CaptureFixture[str]) -> Pumasi:
-    def call(*words: str) -> Answer:
-        code = main(words)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+Pumasi = Callable[..., tuple[int, str, str]]
 
 
 @contextmanager

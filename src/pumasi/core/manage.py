@@ -356,8 +356,8 @@ def _wait_for_room(state: RunState, task: TaskState, event: Refused | TurnedAway
 
 
 def _tell_waiting(task: TaskState, event: Refused | TurnedAway) -> TaskStep:
-    """When it is news. Who holds what it needs may change often: the rest of that is told with a later look. A refusal
-    of another kind is told at once, and does not keep it back."""
+    """Report why the task waits, if that has changed. Reports of who holds the resources are limited in rate; other
+    reasons are reported at once and do not count against that limit."""
     text, gist = event.reason, event.reason
     if isinstance(event, Refused) and event.waiting:
         text, gist = event.waiting, event.gist

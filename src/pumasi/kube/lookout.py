@@ -35,8 +35,8 @@ class View(NamedTuple):
 
 
 class Lookout:
-    """`changed` is called when something has changed that matters for room, while somebody follows; not before `pause`
-    seconds after the last look: whoever takes long to think about what it sees sets more."""
+    """While followed, calls `changed` after a change that affects the free resources, but not earlier than `pause`
+    seconds after the last look. A caller that spends long on each look sets a longer pause."""
 
     def __init__(self, api: Api, namespace: str, changed: Callable[[], None]) -> None:
         self.pause = 0.0

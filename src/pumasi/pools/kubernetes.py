@@ -446,9 +446,9 @@ class KubernetesPool(Pool):
         pods = [pod for pod in view.pods if not self._is_leaving(pod)]
         left = self._leave_room(pods, self._ahead())
         self._fitting = {age: self._fitting.get(age, began) for age in left.fitting}
-        # In a large cluster something changes all the time: at most a tenth of a processor is spent on planning. To
-        # find out who holds what takes twice as long as to plan. Who has others before it can take a little more time:
-        # it is rarely the next, and a machine on which many wait has better things to do.
+        # A large cluster changes all the time: spend at most a tenth of a processor on planning (finding out who holds
+        # what takes twice as long as planning). Runs that are not first in line look less often: they rarely start
+        # next, and many of them may share a machine.
         pause = 30 * (time.thread_time() - used)
         self._lookout.pause = max(pause, min(pause * (1 + len(self._waiters)), UNHURRIED))
         return await self._beside_volume(left, view.nodes, view.pods) if self._single else left

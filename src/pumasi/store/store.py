@@ -112,8 +112,8 @@ class Store:
 
     def find(self, prefix: str | None, *, running_first: bool = False, careful: bool = False) -> RunRecord:
         """The run with that id, or the only one whose id begins like that; with `running_first` the only one of those
-        that has not ended, where there are several. `careful`: one that was not started here only by its whole id.
-        None: the last run that was started here."""
+        that has not ended, where there are several. With `careful`, a run that was not started here is found by its
+        full id only. None: the last run that was started here."""
         rows = self._db.read("SELECT id, ended, started_here FROM runs ORDER BY number DESC")
         running = {run_id for run_id, ended, _ in rows if ended is None} if running_first else set()
         own = {run_id for run_id, _, started_here in rows if started_here}

@@ -99,7 +99,7 @@ class Framework:
     libraries: str = ""
     """A pattern for the shared libraries that only programs of this framework need."""
     noise: str = ""
-    """A pattern for lines that it writes at every start, whatever happens: a failure is told without them."""
+    """A pattern for lines that it prints at every start. They are left out of the last lines of a failure."""
     ports: tuple[str, ...] = ()
     see_gpus: Sight = "own"
     only_distributed: bool = False
