@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pumasi.core.planner import Node
+from pumasi.core.planning import Node
 from pumasi.pools.kubernetes.discovery import (
     Holder,
     amount,

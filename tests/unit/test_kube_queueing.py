@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pumasi.core.launch import Program
 from pumasi.core.manage import Placed, Refused, RoomChanged, TaskEvent
-from pumasi.core.planner import plan
+from pumasi.core.planning import plan
 from pumasi.core.spec import Spec, parse_spec
 from pumasi.errors import DoesNotFit, Forbidden
 from pumasi.pools.base import Order, Request

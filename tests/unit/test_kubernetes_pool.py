@@ -14,7 +14,7 @@ from pumasi.core import manage
 from pumasi.core.endings import Setting
 from pumasi.core.launch import Program
 from pumasi.core.outcome import Verdict
-from pumasi.core.planner import Node
+from pumasi.core.planning import Node
 from pumasi.core.spec import Spec, parse_spec
 from pumasi.errors import ClusterTrouble, DoesNotFit, Forbidden, NotThere, PumasiError, Unreachable, UsageError
 from pumasi.kube.config import Connection

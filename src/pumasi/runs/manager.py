@@ -21,7 +21,7 @@ from pumasi.core.flows.catalogue import flow_of
 from pumasi.core.frameworks import Gang
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, packages_of, program_of
 from pumasi.core.outcome import Outcome, Verdict
-from pumasi.core.planner import plan
+from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
 from pumasi.core.results import result_on_volume
 from pumasi.errors import ClusterTrouble, DoesNotFit, RunBusy, Unreachable

@@ -30,7 +30,7 @@ from pumasi.core.flows.catalogue import flow_of, sent
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, program_of
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.placeholders import VARIABLES
-from pumasi.core.planner import plan
+from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
 from pumasi.core.spec import DEFAULTS, Spec, parse_spec, run_name
 from pumasi.errors import ClusterTrouble, NotThere, PumasiError, SystemTrouble

@@ -13,7 +13,7 @@ from pumasi.cli.view.text import table
 from pumasi.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
-    from pumasi.core.planner import Node, Plan
+    from pumasi.core.planning import Node, Plan
     from pumasi.pools.kubernetes.discovery import NodeState
 
 VERB = Verb(
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 def main(arguments: Arguments) -> int:
-    from pumasi.core.planner import plan
+    from pumasi.core.planning import plan
 
     slots = _whole_number("--slots", _required(arguments, "slots", "6"))
     nodes, left_out, idle = _nodes(arguments)
@@ -119,8 +119,8 @@ def _labels(text: str) -> list[str]:
 
 
 def describe(nodes: list[Node], slots: int, limit: int | None, answer: Plan) -> dict[str, Any]:
-    from pumasi.core.packing.fragmentation import DEFAULT_MIX
-    from pumasi.core.plan_text import explain
+    from pumasi.core.planning import DEFAULT_MIX
+    from pumasi.core.planning.explanation import explain
     from pumasi.core.ranks import chief_first
 
     return {
@@ -134,7 +134,7 @@ def describe(nodes: list[Node], slots: int, limit: int | None, answer: Plan) -> 
 
 def parse_free(text: str) -> list[Node]:
     """5,3,2 or a=5,b=3"""
-    from pumasi.core.planner import Node
+    from pumasi.core.planning import Node
 
     nodes: dict[str, Node] = {}
     for position, part in enumerate(text.split(",")):

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pumasi.core.planner import Node
+from pumasi.core.planning import Node
 
 Object = Mapping[str, Any]
 Taken = defaultdict[str, defaultdict[str, float]]

@@ -20,7 +20,7 @@ from pumasi.core.flows.catalogue import sent
 from pumasi.core.kubewords import toleration
 from pumasi.core.launch import Program
 from pumasi.core.person import Person
-from pumasi.core.planner import Node, plan
+from pumasi.core.planning import Node, plan
 from pumasi.errors import (
     ClusterTrouble,
     Conflict,

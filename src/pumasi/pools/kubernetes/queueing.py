@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pumasi.core.kubewords import toleration
-from pumasi.core.planner import plan
+from pumasi.core.planning import plan
 from pumasi.core.spec import MOST_SLOTS, Spec
 from pumasi.errors import DoesNotFit
 from pumasi.pools.kubernetes.discovery import Object, Room, Taken, room, taken

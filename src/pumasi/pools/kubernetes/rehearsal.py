@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pumasi.core.flows import MAIN
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
-from pumasi.core.planner import plan
+from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
 from pumasi.core.spec import run_name
 from pumasi.errors import DoesNotFit

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from pumasi.agent import agent as agent_file
 from pumasi.core.frames import separate
-from pumasi.core.planner import Node
+from pumasi.core.planning import Node
 from pumasi.core.spec import MOST_SLOTS, Spec
 from pumasi.errors import DoesNotFit
 from pumasi.pools.base import Order, Pool, Request, Sink

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from pumasi.core.packing.fragmentation import DEFAULT_MIX, Fragmentation
-from pumasi.core.planner import Node, Plan
+from pumasi.core.planning.fragmentation import DEFAULT_MIX, Fragmentation
+from pumasi.core.planning.planner import Node, Plan
 from pumasi.core.ranks import chief_first
 
 _MOST_NAMES = 6

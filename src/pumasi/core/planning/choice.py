@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from pumasi.core.packing.fragmentation import Fragmentation, Kind
-from pumasi.core.packing.group import Kinds
-from pumasi.core.packing.spread import Spread, spread_steps
+from pumasi.core.planning.fragmentation import Fragmentation, Kind
+from pumasi.core.planning.group import Kinds
+from pumasi.core.planning.spread import Spread, spread_steps
 
 MOST_STEPS = 1_000_000
 """A second or two. Hundreds of racks whose nodes have up to some dozen free slots need far fewer."""

@@ -15,8 +15,8 @@ from heapq import nsmallest
 from itertools import accumulate
 from typing import NamedTuple
 
-from pumasi.core.packing.fragmentation import Fragmentation, Kind
-from pumasi.core.packing.spread import Spread, spread_steps
+from pumasi.core.planning.fragmentation import Fragmentation, Kind
+from pumasi.core.planning.spread import Spread, spread_steps
 
 MOST_STEPS = 10_000_000
 """About a second. Nodes with up to some hundred free slots need far fewer; with billions it could take years."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pumasi.core.packing.fragmentation import Fragmentation, Kind
+from pumasi.core.planning.fragmentation import Fragmentation, Kind
 
 
 class Spread:

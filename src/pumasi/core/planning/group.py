@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pumasi.core.packing.exchange import Span, exchange
-from pumasi.core.packing.fragmentation import Fragmentation, Kind
+from pumasi.core.planning.exchange import Span, exchange
+from pumasi.core.planning.fragmentation import Fragmentation, Kind
 
 Kinds = Mapping[Kind, Sequence[str]]
 """The names of the nodes, by kind."""
 
 
-class Packing(NamedTuple):
+class Placement(NamedTuple):
     """`gain` is the fragmentation that goes away; `exact` is False where a limit of work ended the search."""
 
     shares: dict[str, int]
@@ -71,13 +71,13 @@ def merge(parts: Iterable[Kinds]) -> dict[Kind, list[str]]:
     return merged
 
 
-def pack(kinds: Kinds, slots: int, fragmentation: Fragmentation) -> Packing:
+def place(kinds: Kinds, slots: int, fragmentation: Fragmentation) -> Placement:
     """The best placement of `slots` on these nodes, which together can take them."""
     cut = largest_first(sizes(kinds).items(), slots)
     spans = _spans(kinds, cut, fragmentation)
     exact = exchange(spans, cut.slack, fragmentation) if cut.slack else True
     shares = {name: share for span in spans for name, share in span.shares()}
-    return Packing(shares, sum(span.gain(fragmentation) for span in spans), exact)
+    return Placement(shares, sum(span.gain(fragmentation) for span in spans), exact)
 
 
 def _spans(kinds: Kinds, cut: Cut, fragmentation: Fragmentation) -> list[Span]:

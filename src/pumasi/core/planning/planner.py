@@ -2,7 +2,7 @@
 
     (topology level spanned, number of domains, number of nodes, fragmentation added, node names)
 
-The answer is exact: see `packing` for why that is cheap. Domains of level 0 are the narrowest, racks perhaps: a
+The answer is exact: see `group` for why that is cheap. Domains of level 0 are the narrowest, racks perhaps: a
 placement of level 0 stays within one of them. One of level 1 stays within one domain of level 1, a zone perhaps, and
 its number of domains counts the racks. So it goes on up to the whole cluster, one level above the widest domains.
 """
@@ -13,12 +13,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pumasi.core.packing.domains import pack_across
-from pumasi.core.packing.fragmentation import DEFAULT_MIX, Fragmentation, Kind
-from pumasi.core.packing.group import Kinds, Packing, largest_first, merge, pack, room, sizes
+from pumasi.core.planning.domains import place_across
+from pumasi.core.planning.fragmentation import DEFAULT_MIX, Fragmentation, Kind
+from pumasi.core.planning.group import Kinds, Placement, largest_first, merge, place, room, sizes
 from pumasi.errors import DoesNotFit, UsageError
-
-__all__ = ["DEFAULT_MIX", "Node", "Plan", "plan"]
 
 Path = tuple[str, ...]
 """A domain with all that are around it, from narrow to wide; the whole cluster is ()."""
@@ -69,10 +67,10 @@ def plan(
     _check_fit(by_free, slots, most_per_node, idle)
     limit = min(slots, most_per_node or slots)
     narrowest = {path: _kinds(frees, limit, fragmentation) for path, frees in by_free.items() if any(frees)}
-    level, domains, packing = _walk(narrowest, slots, fragmentation)
-    placement = {name: packing.shares[name] for name in sorted(packing.shares, key=order.__getitem__)}
+    level, domains, best = _walk(narrowest, slots, fragmentation)
+    placement = {name: best.shares[name] for name in sorted(best.shares, key=order.__getitem__)}
     shares = tuple(sorted(placement.values(), reverse=True))
-    return Plan(placement, shares, fragmentation.real(-packing.gain), level, domains, packing.exact)
+    return Plan(placement, shares, fragmentation.real(-best.gain), level, domains, best.exact)
 
 
 def _sort_out(nodes: Iterable[Node]) -> dict[Path, _ByFree]:
@@ -93,11 +91,11 @@ def _kinds(by_free: _ByFree, limit: int, fragmentation: Fragmentation) -> Kinds:
     return kinds
 
 
-def _walk(narrowest: Mapping[Path, Kinds], slots: int, fragmentation: Fragmentation) -> tuple[int, int, Packing]:
+def _walk(narrowest: Mapping[Path, Kinds], slots: int, fragmentation: Fragmentation) -> tuple[int, int, Placement]:
     """The narrowest level at which one domain has room for all, and the best that can be done there."""
     alone = [kinds for kinds in narrowest.values() if room(kinds) >= slots]
     if alone:
-        return 0, 1, _pack_alone(alone, slots, fragmentation)
+        return 0, 1, _place_alone(alone, slots, fragmentation)
     level, domains = 0, dict(narrowest)
     while True:
         level += 1
@@ -108,8 +106,8 @@ def _walk(narrowest: Mapping[Path, Kinds], slots: int, fragmentation: Fragmentat
         fitting = [inside[path] for path, kinds in domains.items() if room(kinds) >= slots]
         if fitting:
             many = min(_fewest(parts, slots) for parts in fitting)
-            packings = [pack_across(p, many, slots, fragmentation) for p in fitting if _fewest(p, slots) == many]
-            return level, many, _best(packings)
+            placements = [place_across(p, many, slots, fragmentation) for p in fitting if _fewest(p, slots) == many]
+            return level, many, _best(placements)
 
 
 def _fewest(parts: Iterable[Kinds], slots: int) -> int:
@@ -117,14 +115,14 @@ def _fewest(parts: Iterable[Kinds], slots: int) -> int:
     return largest_first(Counter(map(room, parts)).items(), slots).nodes
 
 
-def _pack_alone(alone: Sequence[Kinds], slots: int, fragmentation: Fragmentation) -> Packing:
+def _place_alone(alone: Sequence[Kinds], slots: int, fragmentation: Fragmentation) -> Placement:
     counts = [largest_first(sizes(kinds).items(), slots).nodes for kinds in alone]
     fewest = [kinds for kinds, count in zip(alone, counts, strict=True) if count == min(counts)]
-    return _best([pack(kinds, slots, fragmentation) for kinds in fewest])
+    return _best([place(kinds, slots, fragmentation) for kinds in fewest])
 
 
-def _best(packings: Sequence[Packing]) -> Packing:
-    return min(packings, key=Packing.key)._replace(exact=all(packing.exact for packing in packings))
+def _best(placements: Sequence[Placement]) -> Placement:
+    return min(placements, key=Placement.key)._replace(exact=all(placement.exact for placement in placements))
 
 
 def _check_request(slots: int, most_per_node: int | None) -> None:

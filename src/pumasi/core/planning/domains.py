@@ -11,18 +11,18 @@ from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heappop
 
-from pumasi.core.packing.choice import Bound, Choice, Entry, TooLong
-from pumasi.core.packing.fragmentation import Fragmentation, Kind
-from pumasi.core.packing.group import Kinds, Packing, merge, pack, room, sizes
+from pumasi.core.planning.choice import Bound, Choice, Entry, TooLong
+from pumasi.core.planning.fragmentation import Fragmentation, Kind
+from pumasi.core.planning.group import Kinds, Placement, merge, place, room, sizes
 
 
-def pack_across(parts: Sequence[Kinds], many: int, slots: int, fragmentation: Fragmentation) -> Packing:
+def place_across(parts: Sequence[Kinds], many: int, slots: int, fragmentation: Fragmentation) -> Placement:
     """The best placement of `slots` on `many` of these domains, the fewest that have room for it."""
     try:
         return _Across(parts, many, slots, fragmentation).best()
     except TooLong:
         largest = sorted(parts, key=room, reverse=True)[:many]
-        return pack(merge(largest), slots, fragmentation)._replace(exact=False)
+        return place(merge(largest), slots, fragmentation)._replace(exact=False)
 
 
 class _Across:
@@ -32,7 +32,7 @@ class _Across:
         self._many, self._slots, self._fragmentation = many, slots, fragmentation
         self._sizes = [sizes(kinds) for kinds in self._parts]
 
-    def best(self) -> Packing:
+    def best(self) -> Placement:
         bound = self._fewest_nodes()
         price, gap = self._price(bound), 0
         while True:
@@ -73,11 +73,11 @@ class _Across:
             return Kind(bound.pivot, 0).gain(self._fragmentation)
         return sorted(gains, reverse=True)[min(max(bound.nodes - above, 1), len(gains)) - 1]
 
-    def _least_names(self, choice: Choice, entry: Entry) -> Packing:
-        best, settling = self._pack(entry), _Settling(choice, entry.worth)
+    def _least_names(self, choice: Choice, entry: Entry) -> Placement:
+        best, settling = self._place(entry), _Settling(choice, entry.worth)
         nodes = [(name, index, kind) for index in choice.menus for kind, name in _named(self._parts[index])]
         heapify(nodes)
-        # Once every domain has a node that is settled, the domains are; within them `pack` has seen to the names.
+        # Once every domain has a node that is settled, the domains are; within them `place` has seen to the names.
         while len(settling.settled) < self._many:
             name, index, kind = heappop(nodes)
             if name not in best.shares:
@@ -87,12 +87,12 @@ class _Across:
                     return best._replace(exact=False)
                 if found is None:
                     continue
-                best = self._pack(found)
+                best = self._place(found)
             settling.settle(index, kind)
         return best
 
-    def _pack(self, entry: Entry) -> Packing:
-        return pack(merge(self._parts[index] for index in entry.chosen), self._slots, self._fragmentation)
+    def _place(self, entry: Entry) -> Placement:
+        return place(merge(self._parts[index] for index in entry.chosen), self._slots, self._fragmentation)
 
 
 def _width(bound: Bound) -> tuple[int, int]:
