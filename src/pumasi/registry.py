@@ -1,8 +1,8 @@
 """Every pool, flow and framework by its name: one line each.
 
 The built-in ones are imported when they are asked for. Others come from installed packages, by the entry points
-`pumasi.pools`, `pumasi.flows` and `pumasi.frameworks`; these are looked up only for a name that is not built in, so that
-an ordinary command does not pay for it.
+`pumasi.pools`, `pumasi.flows` and `pumasi.frameworks`. These are looked up only for a name that is not built in: an
+ordinary command does not pay for it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Registry:
             raise UsageError(f"The {self._kind} {name} can't be loaded: {error}.", f"It is {where}.") from error
 
     def installed(self) -> tuple[str, ...]:
-        """The names that installed packages add. Reads the metadata of every installed package: tens of milliseconds."""
+        """The names that installed packages add. Slow: reads the metadata of all packages."""
         return tuple(self._installed())
 
     def _installed(self) -> dict[str, Any]:
