@@ -41,6 +41,7 @@ from pumasi.core.fields import (
 )
 from pumasi.core.patching import parse_patch
 from pumasi.errors import SpecError
+from pumasi.registry import FLOWS
 
 MOST_SLOTS = 4096
 LONGEST_NAME = 40
@@ -324,8 +325,8 @@ class Spec:
 
     @property
     def at_once(self) -> int:
-        """How many slots there have to be at the same time: those that train apart need not wait for each other."""
-        return 1 if self.strategy == "average" else self.slots
+        """How many slots there have to be at the same time."""
+        return int(FLOWS.get(self.strategy).at_once(self))
 
     def dump(self) -> dict[str, Any]:
         """As JSON has it; `parse_spec` reads it."""
@@ -356,21 +357,13 @@ def _contradictions(spec: Spec) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _contradictions_of_strategy(spec: Spec) -> Iterator[tuple[str, str, str, str]]:
-    right = "leave one of the two out"
-    if spec.strategy != "average":
+    flow = FLOWS.get(spec.strategy)
+    if flow.is_single:
         for field in AVERAGE_FIELDS:
             if getattr(spec, field) != DEFAULTS[field]:
                 yield field, "it is for those that train apart", "strategy", "add --strategy average"
         return
-    for field in ("per_node", "ps", "evaluator", "slot_as_node"):
-        if getattr(spec, field):
-            yield field, "it is for those that train one model", "strategy", right
-    if spec.split and spec.copy:
-        yield "split", "a trainer has a part of the data or all of it", "copy", right
-    if spec.pool != "local" and not spec.volume and not kubewords.files_mount(spec.mounts):
-        yield "strategy", "the trainers' files need a place that all of them see", "on", "add --volume NAME"
-    if (spec.min_models or 0) > spec.slots:
-        yield "min_models", "there are not so many", "slots", "ask for fewer"
+    yield from flow.contradictions(spec)
 
 
 def parse_spec(data: Mapping[str, object], places: Mapping[str, str] = {}, found: Sequence[str] = ()) -> Spec:

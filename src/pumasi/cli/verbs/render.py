@@ -14,6 +14,7 @@ from pumasi.cli.verbs.run import APART, flags_of
 from pumasi.cli.verbs.run import VERB as RUN
 from pumasi.cli.view.output import say
 from pumasi.errors import UsageError
+from pumasi.registry import FLOWS
 
 if TYPE_CHECKING:
     from pumasi.core.launch import Program
@@ -62,7 +63,7 @@ def main(arguments: Arguments) -> int:
     pods = _pods(arguments)
     flags = {key: value for key, value in flags_of(arguments).items() if key not in ("pods", "output")}
     spec = build_spec({**flags, "on": "k8s"}, current_folder(), os.environ)
-    if spec.strategy != "together":
+    if not FLOWS.get(spec.strategy).is_single:
         raise UsageError(
             f"A file can't be a run with the strategy {spec.strategy}: somebody has to start one task after the other.",
             "In the cluster, without this machine, it runs with: pumasi run --on k8s -d",

@@ -16,7 +16,6 @@ from pumasi.agent.files import agent_text, installer_files, shim_files
 from pumasi.core import kubewords
 from pumasi.core.endings import Setting
 from pumasi.core.flows import MAIN
-from pumasi.core.flows.catalogue import sent
 from pumasi.core.kubewords import toleration
 from pumasi.core.launch import Program
 from pumasi.core.person import Person
@@ -43,6 +42,7 @@ from pumasi.pools.kubernetes.manifests import CodeObjects
 from pumasi.pools.kubernetes.pods import MARGIN, PodGang
 from pumasi.pools.kubernetes.queueing import Left, Waiter, ahead_of, leave_room, wish_of, write_wish
 from pumasi.pools.kubernetes.record import LONGEST, Age, Content, Record, anchor_path, path_of, read
+from pumasi.registry import FLOWS
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -223,7 +223,7 @@ async def program_left(spec: Spec, run: str, environ: Mapping[str, str]) -> Prog
 
 def _found(content: Content) -> Found:
     state = content.state
-    if content.spec["strategy"] != "together":
+    if not FLOWS.get(content.spec["strategy"]).is_single:
         kept = {name: found_task(task) for name, task in state.get("tasks", {}).items()}
         return Found(state["created"], state.get("started"), kept)
     main = FoundTask(
@@ -324,7 +324,7 @@ class KubernetesPool(Pool):
     @property
     def wants_volume(self) -> bool:
         """One for its files, beside those that are only mounted."""
-        return self._spec.volume is not None or self._spec.strategy != "together"
+        return self._spec.volume is not None or FLOWS.get(self._spec.strategy).shares_files
 
     async def find_volume(self) -> None:
         """That which the tasks of a run share; it may have to be made."""
@@ -779,7 +779,7 @@ def _refusal(error: ClusterTrouble, kubectl: str) -> pod_facts.Refusal:
 def _files_to_send(request: Request) -> dict[str, Path]:
     """By their paths on the volume of the run."""
     files: dict[str, Path] = {}
-    for place, path in sent(request.spec).items():
+    for place, path in FLOWS.get(request.spec.strategy).files(request.spec).items():
         files |= uploading.files_of(f"pumasi/{request.run}/{place}", Path(request.spec.workdir, path))
     return files
 
