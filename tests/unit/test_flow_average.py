@@ -265,7 +265,9 @@ def test_an_ensemble_may_win_but_is_no_file_that_could_be_kept() -> None:
 
 
 def test_less_of_a_loss_is_better_and_accuracy_comes_first() -> None:
-    scores = [score._replace(metrics=metrics) for score, metrics in zip(scores_of(FLOW, play(FLOW)), LOSSES, strict=False)]
+    scores = [
+        score._replace(metrics=metrics) for score, metrics in zip(scores_of(FLOW, play(FLOW)), LOSSES, strict=False)
+    ]
     won = winner(scores[:2])
     assert won is scores[1]
     assert winner([score._replace(metrics={}) for score in scores]) is None

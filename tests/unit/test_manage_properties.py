@@ -219,7 +219,7 @@ class Witness:
             key = action.task, action.attempt
             if not isinstance(action, Place | Waiting):
                 assert not self.did(type(action), key), "no action twice"
-            assert action.task not in self.over, "what is over is over"
+            self.sees_over(action, key)
             self.sees_task(now, action, key)
             self.acted[type(action), key] = now
         elif isinstance(action, Finish):
@@ -230,10 +230,6 @@ class Witness:
         if isinstance(action, Place | Launch | Restarting):
             assert not self.must_close(now), "nothing new after a stop or the timeout"
         match action:
-            case Over():
-                refused = isinstance(self.heard.get((TurnedAway, key)), TurnedAway)
-                assert self.knows(Ended, key) or self.did(Abandon, key) or refused or not self.did(Launch, key)
-                self.over[action.task] = action
             case Place():
                 assert not self.did(Launch, key)
                 assert self.open_questions[key] == 0, "one question at a time"
@@ -259,6 +255,12 @@ class Witness:
                     assert now >= self.acted[End, key] + self.policy.grace, "grace is given"
             case Abandon():
                 assert now >= self.acted[Kill, key] + CONFIRM, "the pool has time to answer"
+
+    def sees_over(self, action: TaskAction, key: Key) -> None:
+        assert action.task not in self.over, "what is over is over"
+        if isinstance(action, Over):
+            assert self.knows(Ended, key) or self.did(Abandon, key) or not self.did(Launch, key)
+            self.over[action.task] = action
 
     def sees_restart(self, key: Key) -> None:
         self.restarts[key[0]] += 1

@@ -557,9 +557,7 @@ def _dismiss(state: RunState, at: float) -> Step:
     left = {name: _without(task, names, at) for name, task in state.tasks.items() if name not in names}
     doubtful = tuple(f"attempt {task.attempt} of {task.name}" for task in over if task.abandoned)
     told = tuple(Over(task.name, task.attempt, task.outcome or _UNKNOWN) for task in over)
-    state = replace(
-        state, tasks=left, untold=state.untold | names, abandoned=state.abandoned + doubtful, idle=False
-    )
+    state = replace(state, tasks=left, untold=state.untold | names, abandoned=state.abandoned + doubtful, idle=False)
     state, ordered = _advance(state, at)
     return state, told + ordered
 

@@ -109,9 +109,7 @@ def _parts(spec: Spec, environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]
     python = find_python(spec, environ) if spec.pool == "local" else spec.python or "python3"
     step = (python, "-c", _STEP.format(flow.steps))
     return {
-        name: (*step, *words)
-        if is_step
-        else flow.words(spec, _resolved(replace(spec, command=words), environ))
+        name: (*step, *words) if is_step else flow.words(spec, _resolved(replace(spec, command=words), environ))
         for name, (words, is_step) in programs.items()
     }
 

@@ -33,8 +33,9 @@ from pumasi.core.ranks import chief_first
 from pumasi.core.spec import DEFAULTS, Spec, parse_spec, run_name
 from pumasi.errors import ClusterTrouble, NotThere, PumasiError, SystemTrouble
 from pumasi.pools import open_pool
-from pumasi.pools.base import Found, FoundTask, Request, found_task
+from pumasi.pools.base import Request
 from pumasi.registry import FLOWS
+from pumasi.runs.adoption import left_behind
 from pumasi.runs.locate import find_program, find_python
 from pumasi.runs.manager import Manager
 from pumasi.runs.packages import made_files, setup_files
@@ -158,18 +159,6 @@ def _adopting(store: Store, record: RunRecord, spec: Spec, view: View, *, termin
 
     program = asyncio.run(program_left(spec, record.id, os.environ))
     return Session(store, record, spec, program, view, terminal=terminal)
-
-
-def left_behind(store: Store, record: RunRecord) -> Found | None:
-    """What is done stays done; but the data is looked at again, which may be another by now. The rest starts anew."""
-    tasks = {name: found_task(kept) for name, kept in store.tasks(record.id).items()}
-    kept = {name: task for name, task in tasks.items() if task.outcome is not None and name != average.DATA}
-    again = {
-        name: FoundTask("queued", task.attempt + 1, first=task.first, ranks=task.ranks)
-        for name, task in tasks.items()
-        if name not in kept
-    }
-    return Found(time.time(), record.started, {**kept, **again}) if tasks else None
 
 
 def preview(spec: Spec) -> dict[str, Any]:

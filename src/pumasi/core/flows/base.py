@@ -115,11 +115,11 @@ class Words(NamedTuple):
 class FlowType(ABC):
     """One kind of run, as the registry has it. Methods that take a spec get one that was parsed; they are pure.
 
-    `name` is what users write after --strategy, as are `synonyms`; `summary` says in a few words what it does. `options`
-    is the section of its options, if it has any. `is_single`: all that there is is one task named MAIN, so that a file
-    can be such a run, and nothing is worth resuming. `shares_files`: tasks hand files over to each other, so they need a
-    place that all of them see. `steps` is the module whose `main(words)` is the step program, and `step_modules` are
-    modules and packages that it imports: they go along to wherever the tasks are, where perhaps nothing is installed."""
+    `name` is what users write after --strategy, as are `synonyms`; `summary` says in a few words what it does.
+    `options` is the section of its options, if it has any. `is_single`: there is one task, named MAIN, and no other; so
+    a file can be such a run, and nothing is worth resuming. `shares_files`: tasks hand files over to each other, and
+    need a place that all of them see. `steps` is the module whose `main(words)` is the step program, `step_modules` are
+    the modules and packages that it imports: they go along to where the tasks are, where nothing may be installed."""
 
     name: str
     summary: str

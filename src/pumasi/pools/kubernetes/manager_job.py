@@ -13,7 +13,16 @@ from pumasi.pools.kubernetes.rights import NAME
 TRIES = 20
 """How often its pod is started again when it fails; being evicted does not count."""
 _PARTS = ("agent", "core", "data", "kube", "models", "pools", "store")
-_MODULES = ("__init__", "errors", "report", "runs/__init__", "registry", "runs/manager", "runs/recorder")
+_MODULES = (
+    "__init__",
+    "errors",
+    "report",
+    "runs/__init__",
+    "registry",
+    "runs/adoption",
+    "runs/manager",
+    "runs/recorder",
+)
 _LEFT_OUT = frozenset(
     f"{name}.py"
     for name in (

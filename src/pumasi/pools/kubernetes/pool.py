@@ -198,7 +198,8 @@ async def _take_over(api: Api, request: Request, record: Record) -> KubernetesPo
     content = await record.claim()
     code = manifests.read_code(content.code)
     pool = KubernetesPool(api, request.spec, request.program.framework, record, code)
-    pool.found = _found(content)
+    is_single = FLOWS.get(request.spec.strategy).is_single
+    pool.found = _found(content, None if is_single else await record.history.take_over())
     pool.avoid(content.state.get(_LOST_NODES, {}))
     await pool.find_volume()
     return pool
@@ -221,11 +222,12 @@ async def program_left(spec: Spec, run: str, environ: Mapping[str, str]) -> Prog
     return program_of(content)
 
 
-def _found(content: Content) -> Found:
+def _found(content: Content, history: Sequence[Mapping[str, Any]] | None) -> Found:
+    """Without a history: of a run of one task."""
     state = content.state
-    if not FLOWS.get(content.spec["strategy"]).is_single:
+    if history is not None:
         kept = {name: found_task(task) for name, task in state.get("tasks", {}).items()}
-        return Found(state["created"], state.get("started"), kept)
+        return Found(state["created"], state.get("started"), kept, history)
     main = FoundTask(
         state=state["state"],
         attempt=state.get("attempt", 0),
@@ -624,13 +626,13 @@ class KubernetesPool(Pool):
 
     async def make_pods(self, order: Order) -> list[manifests.Object]:
         """With what they need: the code once a run, the star's Service once an attempt that finds a place."""
-        gang = self._describe(order)
+        gang, spec = self._describe(order), order.spec or self._spec
         if len(order.configs) > 1:
             star = await self._make_star_and_secret(gang)
             gang = gang._replace(star=star.attempt, hub=star.address)
         await self._be_uploaded()
         return [
-            manifests.pod(self._spec, gang, index, order.nodes[index], manifests.agent_config(config, gang, index))
+            manifests.pod(spec, gang, index, order.nodes[index], manifests.agent_config(config, gang, index))
             for index, config in enumerate(order.configs)
         ]
 
