@@ -38,8 +38,9 @@ def step_files(modules: Sequence[str]) -> dict[str, str]:
 def _source(module: str) -> Path:
     """The file of a module, the folder of a package."""
     found = find_spec(module)
-    assert found is not None and found.origin is not None, f"There is no module {module}."
-    return Path(found.origin).parent if found.submodule_search_locations else Path(found.origin)
+    assert found is not None, f"There is no module {module}."
+    path = Path(str(found.origin))
+    return path.parent if found.submodule_search_locations else path
 
 
 def _under(place: Path, base: Path, path: Path) -> str:
