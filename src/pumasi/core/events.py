@@ -17,7 +17,8 @@ VERSION = 1
 
 
 def _field(about: str, default: Any = None, *, optional: bool = False) -> Any:
-    """`about` is for the reference. An `optional` field is left out of the packed form while it is None."""
+    """`about` is for the reference; without it the reference has the field in common for all events. An `optional`
+    field is left out of the packed form while it is None."""
     meta = {"about": about, "optional": optional}
     if isinstance(default, (dict, list)):
         return dataclasses.field(default_factory=type(default), metadata=meta)
@@ -47,10 +48,8 @@ class Event:
 class _OfTask(Event):
     """In a run of several tasks, `task` is the one that it is about, and `numbers` are those of its processes."""
 
-    task: str | None = _field("the task, where the run has several", optional=True)
-    numbers: tuple[int, int] | None = _field(
-        "of its processes: the number of the first in the run, and how many there are", optional=True
-    )
+    task: str | None = _field("", optional=True)
+    numbers: tuple[int, int] | None = _field("", optional=True)
 
     @property
     def first(self) -> int:
@@ -179,7 +178,7 @@ class Left(Event):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class _End(_OfTask):
+class _End(Event):
     """The fields of an outcome."""
 
     verdict: str = _field("done, failed, lost, timed out or stopped", "")
@@ -199,6 +198,8 @@ class TaskEnded(_End):
     kind = "task ended"
     about = "one of several tasks has ended for good"
 
+    task: str = _field("which", "")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Reported(Event):
@@ -215,6 +216,7 @@ class Finished(_End):
     about = "the run has ended; always the last event"
 
     run: str | None = _field("its id", optional=True)
+    task: str | None = _field("the task that decided it, where the run has several", optional=True)
     result: Mapping[str, Any] | None = _field("where the result is, if that is on a volume of a cluster", optional=True)
 
 
@@ -273,6 +275,12 @@ def unpack(kind: str, data: Mapping[str, Any]) -> Event:
     known = {name for name, _ in _FIELDS[made]}
     values = {name: tuple(value) if name == "numbers" else value for name, value in given.items() if name in known}
     return made(**values, others={name: value for name, value in given.items() if name not in known})
+
+
+def finished(outcome: Mapping[str, Any]) -> Finished:
+    """The end of a run whose record has this outcome."""
+    known = {name for name, _ in _FIELDS[Finished]}
+    return Finished(**{name: value for name, value in outcome.items() if name in known})
 
 
 def described(made: type[Event]) -> Iterator[tuple[str, str, bool]]:

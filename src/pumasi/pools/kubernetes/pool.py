@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pumasi.agent.files import agent_text, installer_files, shim_files
 from pumasi.core import kubewords
 from pumasi.core.endings import Setting
+from pumasi.core.events import Note, Restarting
 from pumasi.core.flows import MAIN
 from pumasi.core.flows.catalogue import sent
 from pumasi.core.kubewords import toleration
@@ -134,7 +135,7 @@ async def detach(request: Request) -> None:
         await _check_account(api, namespace)
         record = Record(api, namespace, request.run, "")
         for note in request.program.notes:  # The manager finds the run begun, and does not tell them again.
-            record.event(time.time(), "note", {"text": note})
+            record.event(time.time(), Note(text=note))
         pool = await make_run(api, request, record)
         try:
             await pool.start_manager()
@@ -229,7 +230,7 @@ def _found(content: Content) -> Found:
     main = FoundTask(
         state=state["state"],
         attempt=state.get("attempt", 0),
-        restarts=max((told["spent"] for _, kind, told in content.events if kind == "restarting"), default=0),
+        restarts=max((event.spent for _, event in content.events if isinstance(event, Restarting)), default=0),
         placement=state.get("placement", {}),
     )
     return Found(state["created"], state.get("started"), {MAIN: main})
