@@ -48,7 +48,7 @@ def spec_of(**fields: Any) -> Spec:
     return parse_spec({"command": ["train.py"], "on": "k8s", **fields})
 
 
-def pod(gang: Gang = GANG, index: int = 0, slots: int = 1, **fields: Any) -> Object:
+def pod(gang: GangSpec = GANG, index: int = 0, slots: int = 1, **fields: Any) -> Object:
     return manifests.pod(spec_of(**fields), gang, index, f"node-{index}", {"slots": slots, "word": "value"})
 
 
