@@ -21,7 +21,7 @@ from pumasi.kube.config import Connection
 from pumasi.pools.kubernetes import copying, manager_job, manifests
 from pumasi.pools.kubernetes import runs as remote
 from pumasi.pools.kubernetes.kept_output import Archive
-from pumasi.pools.kubernetes.manifests import CodeObjects, Gang, Owner
+from pumasi.pools.kubernetes.manifests import CodeObjects, GangSpec, Owner
 from pumasi.pools.kubernetes.record import STALE, Record
 from pumasi.pools.kubernetes.runs import Place, place_of
 from pumasi.store import RunRecord, Store
@@ -81,7 +81,7 @@ def add_pod(api: FakeApi, index: int, attempt: int = 0) -> str:
     wiring = Attempt(RUN, attempt, {"node-0": 1, "node-1": 1}, {}, "", "0", "/tmp", ["", ""])
     config = agent_configs(spec, program, wiring, gang_of(spec, program, wiring))[index]
     owner = Owner("ConfigMap", RUN, api.cluster.find("configmaps", RUN)["metadata"]["uid"])
-    gang = Gang(RUN, "main", attempt, owner, "", True, "", "none", CodeObjects(f"{RUN}-code", 0, ()))
+    gang = GangSpec(RUN, "main", attempt, owner, "", True, "", "none", CodeObjects(f"{RUN}-code", 0, ()))
     pod = manifests.pod(spec, gang, index, f"node-{index}", config)
     api.cluster.create("pods", NAMESPACE, pod)
     name: str = pod["metadata"]["name"]
