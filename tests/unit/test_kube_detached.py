@@ -48,7 +48,7 @@ def test_the_same_sources_are_the_same_bytes() -> None:
 def test_it_has_our_modules_and_nothing_else() -> None:
     assert all(name.startswith("pumasi/") and name.endswith(".py") for name in names())
     assert len(names()) == len(set(names()))
-    assert {"pumasi/inside.py", "pumasi/manager.py", "pumasi/agent/agent.py", "pumasi/agent/shim.py"} <= set(names())
+    assert {"pumasi/inside.py", "pumasi/manager.py", "pumasi/agent/member.py", "pumasi/agent/shim.py"} <= set(names())
     assert not any(name.startswith("pumasi/cli") for name in names())
 
 
