@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from pumasi.agent.files import AGENT, agent_files
-from pumasi.kube.manifests import BOOT, FOLDER, squeezed
+from pumasi.pools.kubernetes.manifests import BOOT, FOLDER, squeezed
 
 ZIPPED = "import sys\nfrom pumasi.agent.starting import main\nsys.exit(main(sys.argv[1:]))\n"
 IN_MEMORY = """

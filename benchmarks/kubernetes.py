@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pumasi.kube.manifests import restricted_container, restricted_pod
+from pumasi.pools.kubernetes.manifests import restricted_container, restricted_pod
 from tools.cluster import making
 from tools.cluster.blueprint import GPU, IMAGE, Blueprint
 from tools.cluster.cluster import Cluster

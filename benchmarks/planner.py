@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from time import process_time
 from typing import NamedTuple
 
-from pumasi.core.packing.fragmentation import DEFAULT_MIX, Fragmentation
-from pumasi.core.plan_text import best_fit
-from pumasi.core.planner import Node, plan
+from pumasi.core.planning import DEFAULT_MIX, Node, plan
+from pumasi.core.planning.explanation import best_fit
+from pumasi.core.planning.fragmentation import Fragmentation
 
 NODES = 10_000
 MOST_SLOTS = 1024

@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from pumasi import control
-from pumasi.config import build_spec, current_folder
 from pumasi.core.frames import OpenLines
+from pumasi.runs import control
+from pumasi.runs.config import build_spec, current_folder
 from pumasi.store import MetricRow, RunRecord, Store, default_home
 
 
@@ -63,7 +63,7 @@ class Run:
         """With the output of a run that is managed in a cluster."""
         record = self._store.run(self.id)
         if record.is_remote:
-            from pumasi.copying import copy_logs
+            from pumasi.pools.kubernetes.copying import copy_logs
 
             copy_logs(self._store, record)
 
@@ -77,12 +77,12 @@ def run(command: str | os.PathLike[str] | Sequence[str], *args: object, detach: 
 
     Warns (UserWarning) of what the user should know before it runs, such as files that do not travel to a cluster.
     """
-    from pumasi import session
+    from pumasi.runs import session
 
     spec = build_spec({**options, "command": _words(command, args)}, current_folder(), os.environ)
     store = Store.open(default_home(os.environ))
     if detach and spec.pool != "local":
-        from pumasi import remote
+        from pumasi.pools.kubernetes import runs as remote
 
         return Run(remote.detach(store, spec, lambda text: None, _warn).id)
     record, process = session.detach(store, spec, lifeline=not detach, warn=_warn)

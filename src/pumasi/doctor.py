@@ -69,8 +69,8 @@ def examine(place: Place) -> list[Finding]:
 
 def check_python(place: Place) -> list[Finding]:
     """The Python that scripts would be run with here, and what is installed in it."""
-    from pumasi.config import build_spec
-    from pumasi.program import find_python
+    from pumasi.runs.config import build_spec
+    from pumasi.runs.locate import find_python
 
     try:
         python = find_python(build_spec({"command": ["true"]}, place.folder, place.environ), place.environ)
@@ -145,7 +145,7 @@ def _uncompiled(python: str, folders: Mapping[str, str]) -> list[Finding]:
 
 
 def check_gpus(place: Place) -> list[Finding]:
-    from pumasi.pools.gpus import ask, complaint, list_gpus
+    from pumasi.pools.local.gpus import ask, complaint, list_gpus
 
     everything = list_gpus({}, lambda command: ask(command, _PATIENCE))
     if not everything:
@@ -178,7 +178,7 @@ def check_mpi(place: Place) -> list[Finding]:
 
 
 def _first_line(command: Sequence[str]) -> str:
-    from pumasi.pools.gpus import ask
+    from pumasi.pools.local.gpus import ask
 
     return next(iter(ask(command, _PATIENCE).strip().splitlines()), "")
 

@@ -12,7 +12,7 @@ import pytest
 from pumasi.core.launch import Program
 from pumasi.core.spec import parse_spec
 from pumasi.pools.base import Pool, Request
-from pumasi.pools.kubernetes import open_pool
+from pumasi.pools.kubernetes.pool import open_pool
 from pumasi.testing.pools import SLEEP, PoolBench, PoolContract
 from tests.cluster.objects import SLEEPER, gpus, on, pod, python
 from tests.cluster.subject import Kubernetes, Namespace

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pumasi.kube.rendering import INDEX_LABEL
+from pumasi.pools.kubernetes.rendering import INDEX_LABEL
 from tests.cluster.objects import SLEEPER, gpus, on, pod, python
 from tests.cluster.place import Place
 from tests.cluster.subject import Namespace

@@ -16,10 +16,10 @@ import pytest
 
 from pumasi.errors import Forbidden
 from pumasi.kube.api import Api
-from pumasi.kube.archive import MOST, Archive
 from pumasi.kube.config import connect
-from pumasi.kube.manifests import Owner
-from pumasi.kube.rights import CLUSTER_RIGHTS, NAME, RIGHTS, Right, of_cluster, of_namespace
+from pumasi.pools.kubernetes.kept_output import MOST, Archive
+from pumasi.pools.kubernetes.manifests import Owner
+from pumasi.pools.kubernetes.rights import CLUSTER_RIGHTS, NAME, RIGHTS, Right, of_cluster, of_namespace
 from tests.cluster import breaking
 from tests.cluster.subject import Kubernetes, Namespace
 from tests.harness import Workplace, wait_for

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pumasi.kube.manifests import WORK
+from pumasi.pools.kubernetes.manifests import WORK
 from tests.cluster import breaking
 from tests.cluster.objects import SLEEPER, claim, gpus, on, pod, python
 from tests.cluster.place import Place, kubeconfig_of, make_volume

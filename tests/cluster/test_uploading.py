@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from pumasi.errors import ClusterTrouble, Forbidden
-from pumasi.kube import uploading
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
-from pumasi.kube.uploading import Where, put
-from pumasi.kube.volumes import ensure
+from pumasi.pools.kubernetes import uploading
+from pumasi.pools.kubernetes.uploading import Where, put
+from pumasi.pools.kubernetes.volumes import ensure
 from tests.cluster import breaking
 from tests.cluster.place import kubeconfig_of, make_volume
 from tests.cluster.subject import IMAGE, Namespace
@@ -134,10 +134,10 @@ def test_an_api_server_that_dies_in_the_middle_is_waited_for(
 KILLED = """
 import asyncio, sys
 from pathlib import Path
-from pumasi.kube import uploading
+from pumasi.pools.kubernetes import uploading
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
-from pumasi.kube.volumes import Volume
+from pumasi.pools.kubernetes.volumes import Volume
 
 uploading.SILENCE = 3
 send = Api.send

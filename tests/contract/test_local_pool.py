@@ -8,7 +8,7 @@ import pytest
 
 from pumasi.core.spec import parse_spec
 from pumasi.pools.base import Pool
-from pumasi.pools.local import LocalPool
+from pumasi.pools.local.pool import LocalPool
 from pumasi.testing.pools import PoolBench, PoolContract
 
 

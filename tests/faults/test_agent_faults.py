@@ -26,7 +26,7 @@ from pumasi.agent.processes import family, kill_family
 from pumasi.core.frames import Frame
 from pumasi.core.spec import Spec
 from pumasi.pools.base import Order
-from pumasi.pools.local import LocalPool
+from pumasi.pools.local.pool import LocalPool
 from pumasi.testing.pools import Witness
 from tests.agents import AgentProcess, Star, Stars, is_alive, making_stars
 from tests.harness import wait_for

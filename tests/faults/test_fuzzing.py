@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pumasi.cli import main, nodes
-from pumasi.cli.verbs import EXIT_CODES, SUMMARIES, Option, load
+from pumasi.cli import main
+from pumasi.cli.grammar import EXIT_CODES, SUMMARIES, Option, load
+from pumasi.cli.verbs import nodes
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.spec import known_names
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, NotThere, Rejected
 from pumasi.kube.api import Api
-from pumasi.session import Session
+from pumasi.runs.session import Session
 from pumasi.store import MetricRow, Store
 
 FIRST = int(os.environ.get("PUMASI_FUZZ_FIRST", "0"))
@@ -320,7 +321,7 @@ def _replace_the_edges(monkeypatch: pytest.MonkeyPatch) -> None:
         return looked_up(host, *given, **{**options, "flags": socket.AI_NUMERICHOST})
 
     monkeypatch.setattr(Session, "run", ran)
-    monkeypatch.setattr("pumasi.session.start_background", started)
+    monkeypatch.setattr("pumasi.runs.session.start_background", started)
     monkeypatch.setattr(Api, "_try", answered)
     monkeypatch.setattr(nodes, "_watch", lambda pool, resource, watcher: nodes._look_once(pool, resource))
     monkeypatch.setattr("pumasi.doctor.examine", lambda place: [])

@@ -258,7 +258,7 @@ def test_a_gang_is_restarted_as_a_whole_and_knows_its_attempt(workplace: Workpla
 
 INTERRUPTED = """
 import signal, sys
-from pumasi import session
+from pumasi.runs import session
 from pumasi.cli.main import main
 
 def make(*words, _make=session.{name}, **options):

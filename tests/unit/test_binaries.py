@@ -10,13 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pumasi.binaries import MOST_LIBRARIES, find_libraries, find_mpirun
 from pumasi.core.frameworks.detect import detect
 from pumasi.core.frameworks.elf import Linked, read_linked
 from pumasi.core.frameworks.mpi import Build, build_of_library, build_of_mpirun
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
-from pumasi.program import find_program
+from pumasi.runs.binaries import MOST_LIBRARIES, find_libraries, find_mpirun
+from pumasi.runs.locate import find_program
 
 NEEDED, STRINGS, RPATH, RUNPATH = 1, 5, 15, 29
 BASE = 0x400000

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pumasi.cli.data import _Progress
 from pumasi.cli.main import main
+from pumasi.cli.verbs.data import _Progress
 from tests.harness import Workplace
 
 

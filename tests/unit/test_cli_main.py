@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pumasi.cli import completion, main
+from pumasi.cli import main
+from pumasi.cli.grammar import EXIT_CODES, SUMMARIES, load
 from pumasi.cli.help import reference
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.verbs import EXIT_CODES, SUMMARIES, load
+from pumasi.cli.verbs import completion
 from pumasi.core.outcome import Verdict
 from pumasi.errors import PumasiError
 
@@ -132,7 +133,7 @@ def test_a_plain_synonym_of_other_tools_works_and_is_not_listed(
 
 def test_kill_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Arguments({"force": [""]}, ["train-x7k2p"])
-    monkeypatch.setattr("pumasi.cli.stop.main", lambda arguments: 5 if arguments == right else 0)
+    monkeypatch.setattr("pumasi.cli.verbs.stop.main", lambda arguments: 5 if arguments == right else 0)
     assert main.main(["kill", "train-x7k2p"]) == 5
 
 
@@ -171,7 +172,7 @@ def test_ctrl_c_ends_a_verb_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     def interrupt(_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pumasi.cli.ps.main", interrupt)
+    monkeypatch.setattr("pumasi.cli.verbs.ps.main", interrupt)
     assert main.main(["ps"]) == 130
     assert capsys.readouterr() == ("", "")
 
@@ -182,7 +183,7 @@ def test_a_mistake_of_ours_is_one_sentence_and_a_file_with_the_details(
     def blunder(_: object) -> int:
         raise ZeroDivisionError("of all things")
 
-    monkeypatch.setattr("pumasi.cli.ps.main", blunder)
+    monkeypatch.setattr("pumasi.cli.verbs.ps.main", blunder)
     monkeypatch.setenv("PUMASI_HOME", str(tmp_path))
     assert main.main(["ps"]) == 70
     out, err = capsys.readouterr()
@@ -200,7 +201,7 @@ def test_a_mistake_is_reported_where_the_home_can_not_be_written(
     def blunder(_: object) -> int:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("pumasi.cli.ps.main", blunder)
+    monkeypatch.setattr("pumasi.cli.verbs.ps.main", blunder)
     monkeypatch.setenv("PUMASI_HOME", "/dev/null/nowhere")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main.main(["ps"]) == 70

@@ -83,5 +83,5 @@ def test_what_makes_no_sense_is_a_sentence(words: list[str], message: str, capsy
 
 
 def test_other_verbs_do_not_wait_for_numpy() -> None:
-    program = "import sys; from pumasi.cli.verbs import load; load('models'); sys.exit('numpy' in sys.modules)"
+    program = "import sys; from pumasi.cli.grammar import load; load('models'); sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pumasi.cli.grammar import SUMMARIES, load
 from pumasi.cli.parsing import Arguments, closest, parse
-from pumasi.cli.verbs import SUMMARIES, load
 from pumasi.errors import UsageError
 
 RUN = load("run")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pumasi.cli import nodes
 from pumasi.cli.main import main
-from pumasi.cli.plan import parse_free
+from pumasi.cli.verbs import nodes
+from pumasi.cli.verbs.plan import parse_free
 from pumasi.errors import ClusterTrouble, Forbidden
-from pumasi.pools.gpus import Gpu
+from pumasi.pools.local.gpus import Gpu
 
 Captured = pytest.CaptureFixture[str]
 Object = dict[str, Any]
@@ -157,7 +157,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 def have_gpus(monkeypatch: pytest.MonkeyPatch, busy: Iterable[bool]) -> None:
     gpus = [Gpu("nvidia", str(index), f"GPU-{index}", "A100", 1, 0, taken) for index, taken in enumerate(busy)]
-    monkeypatch.setattr("pumasi.pools.gpus.list_gpus", lambda _: gpus)
+    monkeypatch.setattr("pumasi.pools.local.gpus.list_gpus", lambda _: gpus)
 
 
 def test_without_a_cluster_this_machine_is_the_only_node(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pumasi.cli.printer import HOLD, Printer
+from pumasi.cli.view.printer import HOLD, Printer
 from pumasi.core.frames import Frame, OpenLines, parse_frames
 
 MS = 1763240000123

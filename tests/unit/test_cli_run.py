@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from pumasi.cli.parsing import parse
-from pumasi.cli.run import VERB, flags_of
+from pumasi.cli.verbs.run import VERB, flags_of
 from pumasi.core.spec import CLUSTER_FIELDS, GROUPS, LISTS, flag_of
 from pumasi.errors import UsageError
 

@@ -13,11 +13,11 @@ from datetime import datetime
 
 import pytest
 
-from pumasi import control
-from pumasi.cli import attach, logs
+from pumasi.cli.verbs import attach, logs
 from pumasi.core.frames import Frame
 from pumasi.errors import UsageError
-from pumasi.recorder import Unwatched
+from pumasi.runs import control
+from pumasi.runs.recorder import Unwatched
 from pumasi.store import MetricRow, RunRecord, Store
 
 MS = 1763240000000
@@ -317,7 +317,7 @@ def test_metrics_too_many_for_the_terminal_become_a_list(
 ) -> None:
     names = [f"layer_{index}_norm" for index in range(20)]
     store.add_metrics(failed.id, [MetricRow(1.0, 0, 0, 9, None, name, 1.5) for name in names])
-    monkeypatch.setattr("pumasi.cli.metrics.columns", lambda: 60)
+    monkeypatch.setattr("pumasi.cli.verbs.metrics.columns", lambda: 60)
     lines = pumasi("metrics")[1].splitlines()
     assert lines[0].split() == ["rank", "metric", "value"]
     assert lines[1].split() == ["0", "loss", "0.25"]

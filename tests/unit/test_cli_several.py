@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from pumasi import control, remote
 from pumasi.errors import SystemTrouble, Unreachable
-from pumasi.kube.manifests import DOMAIN
-from pumasi.kube.record import Row
+from pumasi.pools.kubernetes import runs as remote
+from pumasi.pools.kubernetes.manifests import DOMAIN
+from pumasi.pools.kubernetes.record import Row
+from pumasi.runs import control
 from pumasi.store import RunRecord, Store
 
 SPEC: dict[str, object] = {"command": ["train.py"], "slots": 1}
@@ -255,7 +256,7 @@ def test_a_watch_shows_the_list_again_and_bears_a_cluster_that_is_away(
 
     pauses: list[float] = []
     monkeypatch.setattr(remote, "rows", rows)
-    monkeypatch.setattr("pumasi.cli.ps.time.sleep", sleep)
+    monkeypatch.setattr("pumasi.cli.verbs.ps.time.sleep", sleep)
     with at_a_terminal(monkeypatch):
         code, out, err = pumasi("ps", "--watch", "--on", "k8s")
     assert code == 130

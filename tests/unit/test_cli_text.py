@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pumasi.cli import text
-from pumasi.cli.output import paint_row
+from pumasi.cli.view import text
+from pumasi.cli.view.output import paint_row
 
 
 @pytest.mark.parametrize(
@@ -112,5 +112,5 @@ def test_a_long_curve_is_thinned_out() -> None:
 
 
 def test_the_state_of_a_run_is_in_colour_and_not_the_same_word_in_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pumasi.cli.output.is_colourful", lambda _: True)
+    monkeypatch.setattr("pumasi.cli.view.output.is_colourful", lambda _: True)
     assert paint_row("done-x7k2p  done  5 s", "done") == "done-x7k2p  \x1b[32mdone\x1b[0m  5 s"

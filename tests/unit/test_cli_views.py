@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from pumasi.cli import live
-from pumasi.cli.board import Board
-from pumasi.cli.printer import to_streams
-from pumasi.cli.text import width
-from pumasi.cli.views import JsonView, PlainView
+from pumasi.cli.view import live
+from pumasi.cli.view.board import Board
+from pumasi.cli.view.printer import to_streams
+from pumasi.cli.view.text import width
+from pumasi.cli.view.views import JsonView, PlainView
 from pumasi.core.frames import Frame
 from pumasi.core.metrics import Reading
 
@@ -250,8 +250,8 @@ SHOW = """
 import sys, time
 sys.path[:0] = {path!r}
 from test_cli_views import DONE, PLANNED, RUNNING, Frame, Reading
-from pumasi.cli.live import LiveView
-from pumasi.cli.views import is_live
+from pumasi.cli.view.live import LiveView
+from pumasi.cli.view.views import is_live
 assert is_live()
 view = LiveView(ranks=2)
 now = time.time()

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from pumasi import code
-from pumasi.code import Code, pack
 from pumasi.errors import UsageError
+from pumasi.runs import folder as code
+from pumasi.runs.folder import Code, pack
 from tests.faults.test_agent_faults import find_python
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git to compare with")

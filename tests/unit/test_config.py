@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pumasi.config import build_spec
 from pumasi.core.spec import Spec
 from pumasi.errors import SpecError
+from pumasi.runs.config import build_spec
 
 RUN: Mapping[str, object] = {"command": ["train.py"]}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pumasi import control, session
 from pumasi.core.spec import Spec
 from pumasi.errors import SystemTrouble
+from pumasi.runs import control, session
 from pumasi.store import RunRecord, Store
 
 
@@ -25,7 +25,7 @@ def new_run(store: Store, age: float = 0.0) -> RunRecord:
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
     """It happens when somebody waits."""
-    monkeypatch.setattr("pumasi.control.time.sleep", lambda _: happens())
+    monkeypatch.setattr("pumasi.runs.control.time.sleep", lambda _: happens())
 
 
 def say_nothing(text: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pumasi.cli.verbs import SUMMARIES
+from pumasi.cli.grammar import SUMMARIES
 from pumasi.core.outcome import Verdict
 from pumasi.core.spec import json_schema
 from pumasi.errors import DoesNotFit, NotFound, SystemTrouble, UsageError

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pumasi.errors import Unreachable
-from pumasi.kube import archive
-from pumasi.kube.archive import LARGEST, MOST, NUMBER, Archive, chunk, pieces
-from pumasi.kube.manifests import ATTEMPT, KIND, RUN, Owner
+from pumasi.pools.kubernetes import kept_output
+from pumasi.pools.kubernetes.kept_output import LARGEST, MOST, NUMBER, Archive, chunk, pieces
+from pumasi.pools.kubernetes.manifests import ATTEMPT, KIND, RUN, Owner
 from tests.fake_cluster import NAMESPACE, FakeApi
 from tests.serving import asynchronous
 
@@ -41,7 +41,7 @@ async def opened(api: FakeApi) -> Archive:
 async def output(api: FakeApi) -> dict[int, bytes]:
     """What can be read, by attempt."""
     kept: dict[int, bytes] = {}
-    for attempt, part in await archive.read(api, NAMESPACE, RUN_ID):
+    for attempt, part in await kept_output.read(api, NAMESPACE, RUN_ID):
         kept[attempt] = kept.get(attempt, b"") + part
     return kept
 
@@ -57,9 +57,9 @@ def test_output_as_people_write_it_is_one_piece() -> None:
 
 
 def test_output_that_does_not_shrink_is_cut_between_lines() -> None:
-    text = noise(archive.RAW)
+    text = noise(kept_output.RAW)
     cut = pieces(text)
-    assert len(cut) > archive.RAW // LARGEST
+    assert len(cut) > kept_output.RAW // LARGEST
     assert all(len(packed) <= LARGEST for _, packed in cut)
     parts = [gzip.decompress(packed) for _, packed in cut]
     assert [len(part) for part in parts] == [size for size, _ in cut]
@@ -90,7 +90,7 @@ async def test_what_was_added_is_read_back_in_the_order_of_its_attempts() -> Non
     await kept.flush()
     kept.add(1, frames(1, start=2))
     await kept.flush()
-    assert await archive.read(api, NAMESPACE, RUN_ID) == [(0, frames(3)), (1, frames(1)), (1, frames(1, start=2))]
+    assert await kept_output.read(api, NAMESPACE, RUN_ID) == [(0, frames(3)), (1, frames(1)), (1, frames(1, start=2))]
 
 
 @asynchronous
@@ -130,7 +130,7 @@ async def test_numbers_are_sorted_as_numbers() -> None:
 async def test_it_is_full_when_there_is_a_chunk_and_empty_when_that_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(archive, "RAW", 100)
+    monkeypatch.setattr(kept_output, "RAW", 100)
     kept = await opened(FakeApi())
     kept.add(0, b"x" * 99)
     assert not kept.is_full
@@ -184,7 +184,7 @@ async def test_what_fails_to_be_written_is_written_the_next_time_with_what_came_
 
 @asynchronous
 async def test_a_failure_in_the_middle_repeats_nothing_that_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "LARGEST", 20_000)
+    monkeypatch.setattr(kept_output, "LARGEST", 20_000)
     api = FakeApi()
     kept = await opened(api)
     text = noise(160_000)

@@ -13,11 +13,11 @@ import pytest
 from pumasi.cli.main import main
 from pumasi.core.kubewords import Wanted
 from pumasi.errors import ClusterTrouble, Conflict, NotFound, UsageError
-from pumasi.kube import deploying, serving
-from pumasi.kube.deploying import Address, Asked, Cluster, deploy, remove
-from pumasi.kube.served import UNKNOWN, list_served, token_of
-from pumasi.kube.serving import REVISION, Wish
-from pumasi.kube.volumes import SHARED, claim
+from pumasi.pools.kubernetes.serving import deploying, objects
+from pumasi.pools.kubernetes.serving.deploying import Address, Asked, Cluster, deploy, remove
+from pumasi.pools.kubernetes.serving.objects import REVISION, Wish
+from pumasi.pools.kubernetes.serving.served import UNKNOWN, list_served, token_of
+from pumasi.pools.kubernetes.volumes import SHARED, claim
 from tests.fake_cluster import NAMESPACE, FakeApi, Key
 from tests.fake_cluster import Cluster as Fake
 from tests.serving import asynchronous
@@ -151,7 +151,7 @@ async def test_one_that_somebody_has_changed_by_hand_is_listed_with_an_unknown_m
 def test_an_address_is_that_of_the_load_balancer_or_of_a_node_with_a_pod(
     service: Object, pods: list[Object], url: str
 ) -> None:
-    assert serving.url_of(service, pods) == (f"http://{url}/" if url else "")
+    assert objects.url_of(service, pods) == (f"http://{url}/" if url else "")
 
 
 @asynchronous
@@ -198,7 +198,7 @@ async def test_of_a_first_one_that_fails_nothing_is_left(controllers: Controller
 async def test_what_never_gets_ready_is_told_with_what_it_waits_for_and_said(
     controllers: Controllers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "START_SECONDS", 0.05)
+    monkeypatch.setattr(objects, "START_SECONDS", 0.05)
 
     def load_for_ever(pod: Object) -> Object:
         controllers.cluster.say(pod["metadata"]["name"], b"loading final.keras")
@@ -297,7 +297,7 @@ def test_lines_for_kubectl_lead_to_the_cluster_that_was_asked(
 async def test_a_server_that_no_revision_uses_any_more_is_forgotten(controllers: Controllers) -> None:
     await controllers.deploy()
     keep_secret(controllers)
-    old = {"name": "film-package-old", "labels": serving.labels("film", "package")}
+    old = {"name": "film-package-old", "labels": objects.labels("film", "package")}
     controllers.cluster.create("configmaps", NAMESPACE, {"kind": "ConfigMap", "metadata": old})
     await controllers.deploy(WISH._replace(image="image:2"))
     assert len(controllers.cluster.names("configmaps")) == 1

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from pumasi import inside
 from pumasi.agent.files import step_files
 from pumasi.errors import Forbidden
-from pumasi.kube import detached, packing
-from pumasi.kube.detached import manager_job, package, package_map
-from pumasi.kube.manifests import FOLDER, KIND, LOST_AFTER, PIECE, RUN, Owner
-from pumasi.kube.rights import NAME
+from pumasi.pools.kubernetes import bundle, inside
+from pumasi.pools.kubernetes.manager_job import TRIES, manager_job, package, package_map
+from pumasi.pools.kubernetes.manifests import FOLDER, KIND, LOST_AFTER, PIECE, RUN, Owner
+from pumasi.pools.kubernetes.rights import NAME
 
 RUN_ID = "train-abcde"
 OWNER = Owner("ConfigMap", RUN_ID, "uid-1")
@@ -48,7 +47,12 @@ def test_the_same_sources_are_the_same_bytes() -> None:
 def test_it_has_our_modules_and_nothing_else() -> None:
     assert all(name.startswith("pumasi/") and name.endswith(".py") for name in names())
     assert len(names()) == len(set(names()))
-    assert {"pumasi/inside.py", "pumasi/manager.py", "pumasi/agent/member.py", "pumasi/agent/shim.py"} <= set(names())
+    assert {
+        "pumasi/pools/kubernetes/inside.py",
+        "pumasi/runs/manager.py",
+        "pumasi/agent/member.py",
+        "pumasi/agent/shim.py",
+    } <= set(names())
     assert not any(name.startswith("pumasi/cli") for name in names())
 
 
@@ -56,7 +60,7 @@ def test_the_manager_can_be_imported_with_nothing_but_the_standard_library(tmp_p
     zipfile.ZipFile(io.BytesIO(package())).extractall(tmp_path)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r});"
-        "import pumasi.inside;"
+        "import pumasi.pools.kubernetes.inside;"
         "from pumasi.agent.files import agent_text, shim_files;"
         "assert agent_text() and shim_files();"
         f"ours = [module for name, module in sys.modules.items() if name.partition('.')[0] == 'pumasi'];"
@@ -101,7 +105,7 @@ def test_the_job_is_the_runs_and_starts_its_pod_again_and_again() -> None:
     assert (thing["apiVersion"], thing["kind"]) == ("batch/v1", "Job")
     assert thing["metadata"]["name"] == "train-abcde-manager"
     assert thing["metadata"]["ownerReferences"] == [OWNER.reference]
-    assert thing["spec"]["backoffLimit"] == detached.TRIES
+    assert thing["spec"]["backoffLimit"] == TRIES
     (rule,) = thing["spec"]["podFailurePolicy"]["rules"]
     assert rule == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
     assert pod_spec()["restartPolicy"] == "Never"
@@ -169,18 +173,18 @@ def test_the_command_unpacks_the_package_and_starts_the_manager_in_it(tmp_path: 
     )
     assert result.returncode == 7, result.stderr
     assert result.stderr.startswith("There is no kubeconfig")
-    assert (tmp_path / "pumasi" / "package" / "pumasi" / "inside.py").exists()
+    assert (tmp_path / "pumasi" / "package" / "pumasi" / "errors.py").exists()
 
 
 def test_a_python_that_is_too_old_is_told() -> None:
-    code = pod_spec()["containers"][0]["command"][2].replace(str(packing.OLDEST_PYTHON), "(99, 0)")
+    code = pod_spec()["containers"][0]["command"][2].replace(str(bundle.OLDEST_PYTHON), "(99, 0)")
     result = subprocess.run([sys.executable, "-c", code, RUN_ID], capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr == "The manager needs Python 3.10.\n"
 
 
 def test_a_package_that_grows_is_cut_into_more_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "PIECE", 10_000)
+    monkeypatch.setattr(bundle, "PIECE", 10_000)
     pieces = package_map(RUN_ID, OWNER)["data"]
     assert max(map(len, pieces.values())) == 10_000
     assert base64.b64decode("".join(pieces[key] for key in sorted(pieces))) == package()

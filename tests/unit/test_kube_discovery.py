@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pumasi.core.planner import Node
-from pumasi.kube.discovery import (
+from pumasi.core.planning import Node
+from pumasi.pools.kubernetes.discovery import (
     Holder,
     amount,
     as_planner_nodes,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pumasi.kube.holding import Shortfall, Use, scarce, uses, waiting, words
-from pumasi.kube.manifests import RUN, USER_NOTE
+from pumasi.pools.kubernetes.holding import Shortfall, Use, scarce, uses, waiting, words
+from pumasi.pools.kubernetes.manifests import RUN, USER_NOTE
 
 GPU = "nvidia.com/gpu"
 NOW = 1763287200.0

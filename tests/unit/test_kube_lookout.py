@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pumasi.errors import ClusterTrouble, Forbidden, NotThere, Rejected, Unreachable
-from pumasi.kube import lookout
-from pumasi.kube.lookout import Lookout
-from pumasi.kube.manifests import WAITING
-from pumasi.kube.record import BEAT_NOTE
+from pumasi.pools.kubernetes import lookout
+from pumasi.pools.kubernetes.lookout import Lookout
+from pumasi.pools.kubernetes.manifests import WAITING
+from pumasi.pools.kubernetes.record import BEAT_NOTE
 from tests.fake_cluster import NAMESPACE, FakeApi, Object
 from tests.serving import asynchronous, until
 

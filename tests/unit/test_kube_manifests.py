@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from pumasi.agent.files import agent_text
-from pumasi.code import LARGEST
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.spec import LONGEST_NAME, MOST_SLOTS, Spec, parse_spec
-from pumasi.kube import manifests
-from pumasi.kube.manifests import (
+from pumasi.pools.kubernetes import manifests
+from pumasi.pools.kubernetes.manifests import (
     ATTEMPT,
     BOOT,
     FOLDER,
@@ -34,6 +33,7 @@ from pumasi.kube.manifests import (
     Object,
     Owner,
 )
+from pumasi.runs.folder import LARGEST
 
 RUN_ID = "train-abcde"
 OWNER = Owner("ConfigMap", RUN_ID, "uid-1")

@@ -18,19 +18,19 @@ from hypothesis import strategies as st
 
 from pumasi.core.launch import Program
 from pumasi.core.manage import Placed, Refused, RoomChanged, TaskEvent
-from pumasi.core.planner import plan
+from pumasi.core.planning import plan
 from pumasi.core.spec import Spec, parse_spec
 from pumasi.errors import DoesNotFit, Forbidden
-from pumasi.kube import manifests
-from pumasi.kube.discovery import Room
-from pumasi.kube.manifests import DOMAIN, RUN, WAITING
-from pumasi.kube.queueing import Left, Waiter, ahead_of, leave_room, read_wish, wish_of, write_wish
-from pumasi.kube.record import BEAT_NOTE, CREATED, STALE, WISH, Record
-from pumasi.manager import Manager
-from pumasi.pools import kubernetes
 from pumasi.pools.base import Order, Request
-from pumasi.pools.kubernetes import KubernetesPool, make_run
-from pumasi.recorder import Recorder
+from pumasi.pools.kubernetes import manifests
+from pumasi.pools.kubernetes import pool as kubernetes
+from pumasi.pools.kubernetes.discovery import Room
+from pumasi.pools.kubernetes.manifests import DOMAIN, RUN, WAITING
+from pumasi.pools.kubernetes.pool import KubernetesPool, make_run
+from pumasi.pools.kubernetes.queueing import Left, Waiter, ahead_of, leave_room, read_wish, wish_of, write_wish
+from pumasi.pools.kubernetes.record import BEAT_NOTE, CREATED, STALE, WISH, Record
+from pumasi.runs.manager import Manager
+from pumasi.runs.recorder import Recorder
 from tests.fake_cluster import NAMESPACE, FakeApi, Object
 from tests.serving import asynchronous, until
 

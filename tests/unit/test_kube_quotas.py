@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pumasi.kube.quotas import asked_by, never
+from pumasi.pools.kubernetes.quotas import asked_by, never
 
 
 def pod(**resources: dict[str, str]) -> dict[str, Any]:

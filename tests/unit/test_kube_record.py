@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from pumasi.errors import NotThere, PumasiError, RunBusy
-from pumasi.kube import record as records
-from pumasi.kube.archive import Archive
-from pumasi.kube.archive import read as read_archive
-from pumasi.kube.manifests import DOMAIN, KIND, RUN, WAITING
-from pumasi.kube.record import (
+from pumasi.pools.kubernetes import record as records
+from pumasi.pools.kubernetes.kept_output import Archive
+from pumasi.pools.kubernetes.kept_output import read as read_archive
+from pumasi.pools.kubernetes.manifests import DOMAIN, KIND, RUN, WAITING
+from pumasi.pools.kubernetes.record import (
     MOST_BYTES,
     MOST_EVENTS,
     PLACEMENT,
@@ -414,7 +414,7 @@ async def test_of_long_events_as_many_are_kept_as_a_config_map_can_hold() -> Non
 
 @asynchronous
 async def test_output_is_kept_where_there_is_an_archive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pumasi.kube.archive.RAW", 50)
+    monkeypatch.setattr("pumasi.pools.kubernetes.kept_output.RAW", 50)
     api = FakeApi()
     manager = Manager(api)
     record = await manager.create()

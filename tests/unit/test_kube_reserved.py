@@ -10,8 +10,8 @@ import pytest
 from pumasi.core.launch import Program
 from pumasi.core.spec import parse_spec
 from pumasi.errors import SpecError
-from pumasi.kube import manifests, rendering
-from pumasi.kube.manifests import CodeObjects, Gang, Owner
+from pumasi.pools.kubernetes import manifests, rendering
+from pumasi.pools.kubernetes.manifests import CodeObjects, Gang, Owner
 
 SPEC = {"command": ["train.py"], "on": "k8s", "slots": 2, "gpu": "required", "memory": "1Gi", "mounts": ["data:/data"]}
 OWNER = Owner("ConfigMap", "train-abcde", "uid")

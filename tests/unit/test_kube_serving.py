@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from pumasi.errors import UsageError
-from pumasi.kube import serving
-from pumasi.kube.deploying import Asked, files_of, gather
-from pumasi.kube.manifests import Owner
-from pumasi.kube.rollout import since, standing, still_answers
-from pumasi.kube.serving import Files, Wish
-from pumasi.kube.volumes import Volume
+from pumasi.pools.kubernetes.manifests import Owner
+from pumasi.pools.kubernetes.serving import objects
+from pumasi.pools.kubernetes.serving.deploying import Asked, files_of, gather
+from pumasi.pools.kubernetes.serving.objects import Files, Wish
+from pumasi.pools.kubernetes.serving.rollout import since, standing, still_answers
+from pumasi.pools.kubernetes.volumes import Volume
 from tests.unit.test_kube_manifests import assert_restricted
 
 WISH = Wish("film", "image:1")
@@ -29,7 +29,7 @@ SHARED, SINGLE = Volume("film", is_shared=True), Volume("film", is_shared=False)
 
 
 def deployment(wish: Wish = WISH, files: Files = FILES, volume: Volume = SHARED) -> dict[str, Any]:
-    return serving.deployment(wish, files, volume, serving.package(wish, OWNER), OWNER)
+    return objects.deployment(wish, files, volume, objects.package(wish, OWNER), OWNER)
 
 
 def pod_spec(thing: dict[str, Any]) -> dict[str, Any]:
@@ -41,12 +41,12 @@ def pod_spec(thing: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_all_objects_are_labelled_and_belong_to_the_service() -> None:
-    package = serving.package(WISH, OWNER)
-    things = [serving.service(WISH), serving.secret(WISH, OWNER, "t"), package, deployment()]
+    package = objects.package(WISH, OWNER)
+    things = [objects.service(WISH), objects.secret(WISH, OWNER, "t"), package, deployment()]
     for thing in things:
         assert thing["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "pumasi"
-        assert serving.is_ours(thing, "film")
-        assert not serving.is_ours(thing, "other")
+        assert objects.is_ours(thing, "film")
+        assert not objects.is_ours(thing, "other")
     assert [thing["metadata"].get("ownerReferences") for thing in things] == [None, *[[OWNER.reference]] * 3]
 
 
@@ -59,7 +59,7 @@ def test_the_pods_are_restricted_and_have_no_token_of_the_cluster() -> None:
 
 
 def test_the_token_stands_nowhere_but_in_the_secret() -> None:
-    assert serving.secret(WISH, OWNER, "geheim")["stringData"] == {"token": "geheim"}
+    assert objects.secret(WISH, OWNER, "geheim")["stringData"] == {"token": "geheim"}
     env = {each["name"]: each for each in pod_spec(deployment())["containers"][0]["env"]}
     assert env["PUMASI_SERVE_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "film-token", "key": "token"}}
     open_to_all = pod_spec(deployment(WISH._replace(has_token=False)))["containers"][0]["env"]
@@ -87,20 +87,20 @@ def test_pods_share_the_node_of_a_volume_that_only_one_can_mount() -> None:
 
 
 def test_the_same_wish_is_the_same_revision_and_another_one_is_not() -> None:
-    assert serving.revision_of(deployment()) == serving.revision_of(deployment())
+    assert objects.revision_of(deployment()) == objects.revision_of(deployment())
     others = [deployment(WISH._replace(image="image:2")), deployment(files=FILES._replace(model="/volume/other.keras"))]
-    assert len({serving.revision_of(each) for each in (deployment(), *others)}) == 3
+    assert len({objects.revision_of(each) for each in (deployment(), *others)}) == 3
 
 
 def test_a_deployment_can_be_applied_again_as_it_was() -> None:
     thing = deployment()
     read = {**thing, "status": {"replicas": 1}, "spec": {**thing["spec"], "replicas": 3}}
     read["metadata"] = {**thing["metadata"], "resourceVersion": "7", "managedFields": [], "uid": "uid-2"}
-    assert serving.as_before(read) == thing
+    assert objects.as_before(read) == thing
 
 
 def test_the_server_that_travels_needs_numpy_and_nothing_else(tmp_path: Path) -> None:
-    pieces = serving.package(WISH, OWNER)["data"]
+    pieces = objects.package(WISH, OWNER)["data"]
     packed = base64.b64decode("".join(pieces[key] for key in sorted(pieces)))
     zipfile.ZipFile(io.BytesIO(packed)).extractall(tmp_path)
     assert (tmp_path / "pumasi" / "serve" / "static" / "app.js").exists()
@@ -118,7 +118,7 @@ def test_an_image_without_numpy_is_told(tmp_path: Path) -> None:
     (container,) = pod_spec(deployment())["containers"]
     *_, code, asked = container["command"]
     assert json.loads(asked)["model"] == FILES.model
-    pieces = serving.package(WISH, OWNER)["data"]
+    pieces = objects.package(WISH, OWNER)["data"]
     env = {f"PUMASI_BOOT_{key}": text for key, text in pieces.items()}
     code = code.replace("/tmp/pumasi", str(tmp_path))
     command = [sys.executable, "-I", "-S", "-c", code, asked]

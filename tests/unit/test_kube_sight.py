@@ -10,9 +10,9 @@ import pytest
 
 from pumasi.core.endings import outcome_of
 from pumasi.core.outcome import Verdict
-from pumasi.kube import sight
-from pumasi.kube.manifests import INDEX
-from pumasi.kube.sight import Facts, Seen, see
+from pumasi.pools.kubernetes import pod_facts
+from pumasi.pools.kubernetes.manifests import INDEX
+from pumasi.pools.kubernetes.pod_facts import Facts, Seen, see
 
 IMAGE = "registry.example/team/train:1.4"
 NODES = ("gpu-a", "gpu-b", "gpu-c")
@@ -83,7 +83,7 @@ def deleted(made: Pod) -> Pod:
 
 
 def verdict(*pods: Pod, told: Facts | None = None, asked: bool = False) -> tuple[Verdict, str]:
-    outcome = outcome_of(sight.verdict_on([see(each) for each in pods], told, asked), NODES, len(pods))
+    outcome = outcome_of(pod_facts.verdict_on([see(each) for each in pods], told, asked), NODES, len(pods))
     return outcome.verdict, outcome.reason
 
 
@@ -250,7 +250,7 @@ def test_a_disruption_that_did_not_come_to_pass_is_none() -> None:
     ],
 )
 def test_what_the_scheduler_says_is_told_in_words(said: str, words: str) -> None:
-    refusal = sight.refusal(unplaced(f"0/3 nodes are available: {said}"))
+    refusal = pod_facts.refusal(unplaced(f"0/3 nodes are available: {said}"))
     assert refusal is not None
     assert refusal.reason == f"The cluster's scheduler has no place for it: {words}."
     assert refusal.hopeless is ("not found" in said)
@@ -264,7 +264,7 @@ def test_what_the_scheduler_says_is_told_in_words(said: str, words: str) -> None
     ],
 )
 def test_a_claim_that_is_not_there_will_not_come_by_waiting(said: str) -> None:
-    refusal = sight.refusal(unplaced(said))
+    refusal = pod_facts.refusal(unplaced(said))
     assert refusal is not None
     assert refusal.hopeless
     assert "kubectl get pvc" in refusal.hint
@@ -283,8 +283,8 @@ def test_a_claim_that_is_not_there_will_not_come_by_waiting(said: str) -> None:
 )
 def test_a_node_may_turn_away_what_the_scheduler_sent(reason: str, message: str) -> None:
     made = pod(1, "Failed", {}, reason=reason, message=message)
-    refusal = sight.refusal(made)
-    assert refusal == sight.Refusal(f"Node gpu-b turned it away: {message.rstrip('.')}.")
+    refusal = pod_facts.refusal(made)
+    assert refusal == pod_facts.Refusal(f"Node gpu-b turned it away: {message.rstrip('.')}.")
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_node_may_turn_away_what_the_scheduler_sent(reason: str, message: str)
     [pod(), ended(0, 1), waiting("ContainerCreating"), pod(0, "Failed", {}, reason="Evicted", message="Low.")],
 )
 def test_a_pod_that_has_a_place_is_not_refused(made: Pod) -> None:
-    assert sight.refusal(made) is None
+    assert pod_facts.refusal(made) is None
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_a_pod_that_has_a_place_is_not_refused(made: Pod) -> None:
     ],
 )
 def test_what_the_api_does_not_take_may_be_taken_later_or_never(said: str, reason: str, hopeless: bool) -> None:
-    refusal = sight.rejection(said)
+    refusal = pod_facts.rejection(said)
     assert (refusal.reason, refusal.hopeless) == (reason, hopeless)
     assert bool(refusal.hint) is hopeless
 
@@ -345,9 +345,9 @@ def test_what_the_api_does_not_take_may_be_taken_later_or_never(said: str, reaso
 def test_a_hint_begins_its_line_for_kubectl_as_it_is_told_to() -> None:
     quota = "exceeded quota: few, requested: pods=1, used: pods=0, limited: pods=0"
     begin = "kubectl --context lab -n team"
-    assert sight.rejection(quota, kubectl=begin).hint.endswith(f": {begin} describe quota")
+    assert pod_facts.rejection(quota, kubectl=begin).hint.endswith(f": {begin} describe quota")
     missing = unplaced('0/3 nodes are available: persistentvolumeclaim "data" not found.')
-    refused, hindered = sight.refusal(missing, begin), sight.hindrance(missing, begin)
+    refused, hindered = pod_facts.refusal(missing, begin), pod_facts.hindrance(missing, begin)
     assert refused is not None
     assert refused.hint.endswith(f": {begin} get pvc")
     assert hindered is not None
@@ -355,7 +355,7 @@ def test_a_hint_begins_its_line_for_kubectl_as_it_is_told_to() -> None:
 
 
 def test_a_priority_class_that_is_not_there_is_told_with_where_to_find_one() -> None:
-    hint = sight.rejection('pods "p" is forbidden: no PriorityClass with name nosuch was found').hint
+    hint = pod_facts.rejection('pods "p" is forbidden: no PriorityClass with name nosuch was found').hint
     assert hint == "--priority-class takes one of those that `kubectl get priorityclasses` lists."
 
 
@@ -377,7 +377,7 @@ def test_a_priority_class_that_is_not_there_is_told_with_where_to_find_one() -> 
 )
 def test_a_quota_that_wants_an_amount_named_is_answered_with_the_option_that_names_it(missing: str, hint: str) -> None:
     said = f'pods "p" is forbidden: failed quota: mem: must specify {missing}'
-    assert sight.rejection(said, patched=False).hint == hint
+    assert pod_facts.rejection(said, patched=False).hint == hint
 
 
 @pytest.mark.parametrize(
@@ -388,13 +388,13 @@ def test_a_quota_that_wants_an_amount_named_is_answered_with_the_option_that_nam
     ],
 )
 def test_an_invalid_object_is_no_matter_for_an_administrator_but_for_who_set_it(said: str) -> None:
-    assert sight.rejection(said, patched=True).hint == "Check what --set changes: kubectl explain pod.spec"
-    assert sight.rejection(said, patched=False).hint == ""
+    assert pod_facts.rejection(said, patched=True).hint == "Check what --set changes: kubectl explain pod.spec"
+    assert pod_facts.rejection(said, patched=False).hint == ""
 
 
 def test_what_a_policy_forbids_an_administrator_can_allow() -> None:
     said = 'pods "p" is forbidden: ValidatingAdmissionPolicy "x" denied request: this is invalid: no'
-    assert sight.rejection(said, patched=True).hint.startswith("An administrator of the namespace can allow it")
+    assert pod_facts.rejection(said, patched=True).hint.startswith("An administrator of the namespace can allow it")
 
 
 # ---- init containers
@@ -409,7 +409,7 @@ def init_failed(**terminated: Any) -> Pod:
 
 
 def test_an_init_container_that_fails_is_told_by_name_with_its_code_and_its_last_words() -> None:
-    facts = sight.failed_init(init_failed(message="no such\x1b bucket\n"))
+    facts = pod_facts.failed_init(init_failed(message="no such\x1b bucket\n"))
     assert facts is not None
     outcome = outcome_of(facts, NODES, 2)
     assert (outcome.verdict, outcome.code) == (Verdict.FAILED, 3)
@@ -419,7 +419,7 @@ def test_an_init_container_that_fails_is_told_by_name_with_its_code_and_its_last
 
 
 def test_an_init_container_whose_memory_ran_out_is_told_as_that() -> None:
-    facts = sight.failed_init(init_failed(exitCode=137, reason="OOMKilled"))
+    facts = pod_facts.failed_init(init_failed(exitCode=137, reason="OOMKilled"))
     assert facts is not None
     assert facts["reason"] == "The init container a of the pod on gpu-b failed, because memory ran out."
 
@@ -433,7 +433,7 @@ def test_an_init_container_that_was_taken_away_or_runs_beside_has_not_failed() -
     begun["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 1}}
     unknown = init_failed(exitCode=137, reason="ContainerStatusUnknown")
     for made in (deleted(init_failed()), beside, evicted, begun, unknown, init_failed(exitCode=0)):
-        assert sight.failed_init(made) is None
+        assert pod_facts.failed_init(made) is None
 
 
 def test_an_init_container_that_never_starts_is_told_with_its_image() -> None:
@@ -445,11 +445,11 @@ def test_an_init_container_that_never_starts_is_told_with_its_image() -> None:
         {"name": "a", "state": {"terminated": {"exitCode": 0}}},
         {"name": "b", "state": {"waiting": waiting}},
     ]
-    facts = sight.stuck(made, 0)
+    facts = pod_facts.stuck(made, 0)
     assert facts is not None
     assert facts["reason"] == "The image tools:7 can't be pulled: it is not here."
     waiting["reason"] = "PodInitializing"
-    assert sight.stuck(made, 0) is None
+    assert pod_facts.stuck(made, 0) is None
 
 
 # ---- containers that do not start
@@ -476,7 +476,7 @@ PULL = 'failed to pull and unpack image "registry.example/team/train:1.4": faile
 def test_an_image_that_may_still_come_and_one_that_will_not(
     reason: str, message: str, pulls: int, is_stuck: bool
 ) -> None:
-    facts = sight.stuck(waiting(reason, message, number=1), pulls)
+    facts = pod_facts.stuck(waiting(reason, message, number=1), pulls)
     assert (facts is not None) is is_stuck
     if facts is not None:
         assert (facts["cause"], facts["verdict"], facts["node"]) == ("cluster", "failed", 1)
@@ -499,7 +499,7 @@ def test_an_image_that_may_still_come_and_one_that_will_not(
 def test_a_container_whose_configuration_may_still_come_and_one_that_will_not(
     reason: str, message: str, is_stuck: bool
 ) -> None:
-    facts = sight.stuck(waiting(reason, message), 0)
+    facts = pod_facts.stuck(waiting(reason, message), 0)
     assert (facts is not None) is is_stuck
     if facts is not None:
         assert facts["reason"] == f"The container can't be started: {message}."
@@ -508,12 +508,12 @@ def test_a_container_whose_configuration_may_still_come_and_one_that_will_not(
 
 def test_what_a_restricted_namespace_refuses_is_not_answered_with_the_option_that_caused_it() -> None:
     said = 'pods "p" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true'
-    assert sight.rejection(said).hint.startswith("Without --as-image-user and --set, pods keep to the Pod Security")
+    assert pod_facts.rejection(said).hint.startswith("Without --as-image-user and --set, pods keep to the Pod Security")
 
 
 def test_an_image_that_wants_to_be_root_is_told_what_to_do() -> None:
     said = "container has runAsNonRoot and image will run as root (pod: train, container: main)"
-    facts = sight.stuck(waiting("CreateContainerConfigError", said), 0)
+    facts = pod_facts.stuck(waiting("CreateContainerConfigError", said), 0)
     assert facts is not None
     assert facts["hint"] == "Without --as-image-user the container runs as user 1000."
 
@@ -543,7 +543,7 @@ def test_an_image_that_wants_to_be_root_is_told_what_to_do() -> None:
 )
 def test_a_container_that_ended_before_the_agent_was_there(message: str, reason: str, hint: bool) -> None:
     terminated = {"exitCode": 128, "reason": "StartError", "message": message}
-    facts = sight.broken_start(pod(0, "Failed", {"terminated": terminated}))
+    facts = pod_facts.broken_start(pod(0, "Failed", {"terminated": terminated}))
     assert facts is not None
     assert (facts["verdict"], facts["reason"], bool(facts["hint"])) == ("failed", reason, hint)
 
@@ -561,7 +561,7 @@ def test_a_container_that_ended_before_the_agent_was_there(message: str, reason:
 def test_a_python_that_is_not_in_the_image_is_told_with_the_option_that_names_it(program: str, hint: str) -> None:
     said = f'runc create failed: exec: "{program}": stat {program}: no such file or directory: unknown'
     broken = pod(0, "Failed", {"terminated": {"exitCode": 128, "reason": "StartError", "message": said}})
-    facts = sight.broken_start(broken)
+    facts = pod_facts.broken_start(broken)
     assert facts is not None
     assert facts["hint"] == hint
 
@@ -569,10 +569,10 @@ def test_a_python_that_is_not_in_the_image_is_told_with_the_option_that_names_it
 def test_a_container_that_a_dying_node_did_not_get_to_start_is_tried_again() -> None:
     stopped = {"exitCode": 128, "reason": "StartError", "message": "failed to start containerd task: context canceled"}
     broken = pod(1, "Failed", {"terminated": stopped})
-    refusal = sight.refusal(broken)
+    refusal = pod_facts.refusal(broken)
     assert refusal is not None
     assert not refusal.hopeless
-    assert sight.broken_start(broken) is None
+    assert pod_facts.broken_start(broken) is None
 
 
 # ---- managers that are not there
@@ -613,7 +613,7 @@ FORBIDDEN = 'configmaps "x" is forbidden: User "system:serviceaccount:team:pumas
     ],
 )
 def test_why_a_manager_is_not_there(made: Pod, reason: str, hint: str) -> None:
-    why = sight.absence([of_manager(made)], [], SETUP)
+    why = pod_facts.absence([of_manager(made)], [], SETUP)
     assert why is not None
     assert why.reason.startswith(reason)
     assert why.hint.startswith(hint)
@@ -622,13 +622,13 @@ def test_why_a_manager_is_not_there(made: Pod, reason: str, hint: str) -> None:
 
 def test_a_manager_that_starts_or_runs_or_is_done_is_not_missed() -> None:
     fine = [waiting("ContainerCreating"), pod(), ended(0, 0)]
-    assert sight.absence([of_manager(made) for made in fine], [], SETUP) is None
-    assert sight.absence([], [], SETUP) is None
+    assert pod_facts.absence([of_manager(made) for made in fine], [], SETUP) is None
+    assert pod_facts.absence([], [], SETUP) is None
 
 
 def test_the_newest_pod_of_a_manager_that_tells_anything_is_believed() -> None:
     pods = [of_manager(failed("old"), 1), of_manager(failed("new"), 2), of_manager(waiting("ContainerCreating"), 3)]
-    why = sight.absence(pods, [], SETUP)
+    why = pod_facts.absence(pods, [], SETUP)
     assert why is not None
     assert why.reason == "Its pod failed: new."
 
@@ -651,7 +651,7 @@ def test_the_newest_pod_of_a_manager_that_tells_anything_is_believed() -> None:
     ],
 )
 def test_why_a_manager_has_no_pod(said: str, reason: str, hint: str) -> None:
-    why = sight.absence([], [{"message": "an old one"}, {"message": said}], SETUP)
+    why = pod_facts.absence([], [{"message": "an old one"}, {"message": said}], SETUP)
     assert why is not None
     assert why.reason.startswith(reason)
     assert why.hint == hint
@@ -660,10 +660,10 @@ def test_why_a_manager_has_no_pod(said: str, reason: str, hint: str) -> None:
 def test_a_pod_that_is_late_is_named_with_what_the_cluster_says_about_it() -> None:
     late = waiting("ContainerCreating", number=1)
     event = {"message": 'MountVolume.SetUp failed: configmap "nothing" not found'}
-    with_event = sight.lateness(see(late), late, [event])
+    with_event = pod_facts.lateness(see(late), late, [event])
     assert with_event == 'the pod on gpu-b did not start: MountVolume.SetUp failed: configmap "nothing" not found'
-    assert sight.lateness(see(late), late, []) == "the pod on gpu-b did not start: ContainerCreating"
-    hostile = sight.lateness(see(late), late, [{"message": "\x1b[2J\x07failed"}])
+    assert pod_facts.lateness(see(late), late, []) == "the pod on gpu-b did not start: ContainerCreating"
+    hostile = pod_facts.lateness(see(late), late, [{"message": "\x1b[2J\x07failed"}])
     assert hostile == "the pod on gpu-b did not start: [2J failed"
     told = outcome_of({"cause": "late", "who": with_event}, NODES, 2)
     assert (told.verdict, told.node, told.rank) == (Verdict.LOST, None, None)
@@ -674,21 +674,21 @@ def test_a_pod_that_no_scheduler_has_looked_at_is_late_because_of_the_one_that_i
     del late["spec"]["nodeName"]
     late["spec"]["schedulerName"] = "foo"
     late["status"] = {"phase": "Pending"}
-    said = sight.lateness(see(late), late, [])
+    said = pod_facts.lateness(see(late), late, [])
     assert said == f"the pod {late['metadata']['name']} did not start: the scheduler foo has not answered"
     gated = {"reason": "SchedulingGated", "message": "Scheduling is blocked due to non-empty scheduling gates"}
     late["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", **gated}]
-    assert sight.lateness(see(late), late, []).endswith(
+    assert pod_facts.lateness(see(late), late, []).endswith(
         " did not start: Scheduling is blocked due to non-empty scheduling gates"
     )
     late["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
-    assert sight.lateness(see(late), late, []).endswith(" did not start")
+    assert pod_facts.lateness(see(late), late, []).endswith(" did not start")
 
 
 @pytest.mark.parametrize("made", [pod(), ended(0, 1), ended(0, 0), waiting("ContainerCreating")])
 def test_a_container_that_has_started_has_no_broken_start(made: Pod) -> None:
-    assert sight.broken_start(made) is None
-    assert sight.stuck(made, 0) is None
+    assert pod_facts.broken_start(made) is None
+    assert pod_facts.stuck(made, 0) is None
 
 
 # ---- the gang
@@ -722,7 +722,7 @@ def test_memory_that_ran_out_is_the_reason_whatever_the_agents_saw(member: Pod, 
 
 
 def test_the_rank_that_was_killed_for_its_memory_is_named_with_its_last_lines() -> None:
-    facts = sight.verdict_on([see(ended(0, 1)), see(ended(1, 1, reason="OOMKilled"))], KILLED, False)
+    facts = pod_facts.verdict_on([see(ended(0, 1)), see(ended(1, 1, reason="OOMKilled"))], KILLED, False)
     assert facts == {"cause": "oom", "node": 1, "rank": 1, "tail": ["epoch 3"]}
 
 
@@ -738,7 +738,7 @@ def test_a_gang_that_was_done_is_done_whatever_happened_to_its_pods(member: Pod)
 @pytest.mark.parametrize("told", [None, SILENT, EXIT, {"cause": "stopped"}, {"cause": "hub lost"}])
 def test_what_the_cluster_took_away_outranks_all_but_success_and_our_own_wish(told: Facts | None) -> None:
     away = disrupted(ended(1, 143), "PreemptionByScheduler", "Preempted")
-    facts = sight.verdict_on([see(ended(0, 1)), see(away)], told, False)
+    facts = pod_facts.verdict_on([see(ended(0, 1)), see(away)], told, False)
     assert facts["reason"] == "The pod on gpu-b was displaced by a pod of a higher priority: Preempted."
     assert (facts["verdict"], facts["node"], facts["spends"]) == ("lost", 1, False)
 
@@ -789,7 +789,7 @@ def test_a_member_that_had_last_words_was_cut_off() -> None:
 
 
 def test_a_chief_that_said_nothing_was_killed() -> None:
-    facts = sight.verdict_on([see(ended(0, 137)), see(ended(1, 1))], None, False)
+    facts = pod_facts.verdict_on([see(ended(0, 137)), see(ended(1, 1))], None, False)
     assert facts == {"cause": "agent died", "node": 0, "code": 137}
 
 
@@ -819,12 +819,12 @@ def test_a_volume_that_does_not_let_its_group_write_is_told_with_the_ways_out(li
         {"name": "b", "mountPath": "/ro", "readOnly": True},
         {"name": "shm", "mountPath": "/etc"},
     ]
-    said = sight.closed_volume(made, ["Traceback", line])
+    said = pod_facts.closed_volume(made, ["Traceback", line])
     assert bool(said) is hint
     if hint:
         assert "fsGroup" in said
         assert "--as-image-user" in said
-    assert sight.closed_volume(pod(), [line]) == ""
+    assert pod_facts.closed_volume(pod(), [line]) == ""
 
 
 def test_every_verdict_can_be_told() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from pumasi.agent.loader import Loader
 from pumasi.errors import ClusterTrouble, Forbidden, PumasiError, Unreachable, UsageError
-from pumasi.kube import uploading
-from pumasi.kube.manifests import Owner
-from pumasi.kube.uploading import Where, check_path, job, put
-from pumasi.kube.volumes import Volume
+from pumasi.pools.kubernetes import uploading
+from pumasi.pools.kubernetes.manifests import Owner
+from pumasi.pools.kubernetes.uploading import Where, check_path, job, put
+from pumasi.pools.kubernetes.volumes import Volume
 from tests.fake_cluster import NAMESPACE, Cluster, FakeApi
 from tests.serving import asynchronous
 from tests.unit.test_kube_manifests import assert_restricted

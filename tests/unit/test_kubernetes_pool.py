@@ -14,19 +14,19 @@ from pumasi.core import manage
 from pumasi.core.endings import Setting
 from pumasi.core.launch import Program
 from pumasi.core.outcome import Verdict
-from pumasi.core.planner import Node
+from pumasi.core.planning import Node
 from pumasi.core.spec import Spec, parse_spec
 from pumasi.errors import ClusterTrouble, DoesNotFit, Forbidden, NotThere, PumasiError, Unreachable, UsageError
-from pumasi.kube import manifests
 from pumasi.kube.config import Connection
-from pumasi.kube.manifests import DOMAIN, CodeObjects
-from pumasi.kube.record import Record, anchor_path, path_of, read
-from pumasi.kube.rights import NAME as ACCOUNT
-from pumasi.kube.volumes import SHARED, SINGLE, claim
-from pumasi.manager import Manager
-from pumasi.pools import kubernetes
 from pumasi.pools.base import Order, Request
-from pumasi.recorder import Recorder, Unwatched
+from pumasi.pools.kubernetes import manifests
+from pumasi.pools.kubernetes import pool as kubernetes
+from pumasi.pools.kubernetes.manifests import DOMAIN, CodeObjects
+from pumasi.pools.kubernetes.record import Record, anchor_path, path_of, read
+from pumasi.pools.kubernetes.rights import NAME as ACCOUNT
+from pumasi.pools.kubernetes.volumes import SHARED, SINGLE, claim
+from pumasi.runs.manager import Manager
+from pumasi.runs.recorder import Recorder, Unwatched
 from pumasi.store import Store
 from pumasi.testing.pools import Witness
 from tests.fake_cluster import NAMESPACE, Cluster, FakeApi, Key, _pinned, _stamp

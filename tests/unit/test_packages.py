@@ -15,8 +15,8 @@ from pumasi.core.launch import Attempt, agent_configs, gang_of
 from pumasi.core.requirements import from_pyproject, parse
 from pumasi.core.spec import Spec, parse_spec
 from pumasi.errors import UsageError
-from pumasi.packages import CONVERTED, find_setup, setup_files
-from pumasi.session import pack_program
+from pumasi.runs.packages import CONVERTED, find_setup, setup_files
+from pumasi.runs.session import pack_program
 
 LOCK = """
 version = 1

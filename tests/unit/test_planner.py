@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pumasi.core.plan_text import best_fit, explain
-from pumasi.core.planner import DEFAULT_MIX, Node, Plan, plan
+from pumasi.core.planning import DEFAULT_MIX, Node, Plan, plan
+from pumasi.core.planning.explanation import best_fit, explain
 from pumasi.errors import DoesNotFit, UsageError
 
 MIXES: tuple[Mapping[int, float], ...] = (
@@ -266,8 +266,8 @@ class TestSize:
     def test_a_search_that_takes_too_long_is_cut_short_and_says_so(
         self, most: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pumasi.core.packing.exchange.MOST_STEPS", most)
-        monkeypatch.setattr("pumasi.core.packing.choice.MOST_STEPS", most)
+        monkeypatch.setattr("pumasi.core.planning.exchange.MOST_STEPS", most)
+        monkeypatch.setattr("pumasi.core.planning.choice.MOST_STEPS", most)
         rng, cut_short = random.Random(most), 0
         for _ in range(300):
             request = random_request(rng, 8, rng.randint(0, 2))

@@ -15,11 +15,11 @@ from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.outcome import Verdict
 from pumasi.core.spec import parse_spec
 from pumasi.errors import Forbidden, Unreachable
-from pumasi.kube import manifests
-from pumasi.kube.manifests import CodeObjects, Gang, Owner
-from pumasi.pools import pods as pods_module
 from pumasi.pools.base import Order
-from pumasi.pools.pods import PodGang
+from pumasi.pools.kubernetes import manifests
+from pumasi.pools.kubernetes import pods as pods_module
+from pumasi.pools.kubernetes.manifests import CodeObjects, Gang, Owner
+from pumasi.pools.kubernetes.pods import PodGang
 from tests.fake_cluster import NAMESPACE, Cluster, FakeApi, Key, Object
 from tests.serving import asynchronous, until
 

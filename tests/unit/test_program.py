@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pumasi.core.spec import Spec
-from pumasi.program import find_program
+from pumasi.runs.locate import find_program
 from tests.unit.test_detect import TORCH_ALONE
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pumasi import code
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
-from pumasi.program import find_program
-from pumasi.session import prepare
+from pumasi.runs import folder as code
+from pumasi.runs.locate import find_program
+from pumasi.runs.session import prepare
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.pools.base import FoundTask, found_task, kept_task
-from pumasi.recorder import Recorder, Unwatched
+from pumasi.runs.recorder import Recorder, Unwatched
 from pumasi.store import Store
 
 DONE = FoundTask("ended", 1, 1, {"node-0": 1}, 3, 1, Outcome(Verdict.DONE, metrics={"accuracy": 0.9}))

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from pumasi import copying, remote
 from pumasi.cli.main import main
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.spec import parse_spec
 from pumasi.errors import Forbidden, NotFound, Unreachable, UsageError
-from pumasi.kube import detached, manifests
-from pumasi.kube.archive import Archive
 from pumasi.kube.config import Connection
-from pumasi.kube.manifests import CodeObjects, Gang, Owner
-from pumasi.kube.record import STALE, Record
-from pumasi.remote import Place, place_of
+from pumasi.pools.kubernetes import copying, manager_job, manifests
+from pumasi.pools.kubernetes import runs as remote
+from pumasi.pools.kubernetes.kept_output import Archive
+from pumasi.pools.kubernetes.manifests import CodeObjects, Gang, Owner
+from pumasi.pools.kubernetes.record import STALE, Record
+from pumasi.pools.kubernetes.runs import Place, place_of
 from pumasi.store import RunRecord, Store
 from pumasi.store.person import this_person
 from tests.fake_cluster import NAMESPACE, FakeApi
@@ -265,8 +265,8 @@ def detach(api: FakeApi, state: Mapping[str, Any] | None = None, manager: str = 
     record = Record(api, NAMESPACE, RUN, manager)
     fields = {"state": "queued", "created": 1000.0, "framework": "torch", "slots": 2, "detached": True}
     asyncio.run(record.create({"spec": SPEC, "program": {}, "code": {}}, fields, 600))
-    package = detached.package_map(RUN, record.owner)
-    job = detached.manager_job(RUN, record.owner, "nosuch/image", package, [])
+    package = manager_job.package_map(RUN, record.owner)
+    job = manager_job.manager_job(RUN, record.owner, "nosuch/image", package, [])
     if state is not None:
         pod = {
             "metadata": {"name": "m", **job["spec"]["template"]["metadata"]},
@@ -291,7 +291,7 @@ def test_why_a_detached_run_has_no_manager_is_told(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PUMASI_HOME", str(store.home))
-    monkeypatch.setattr("pumasi.session.start_background", lambda *_: None)
+    monkeypatch.setattr("pumasi.runs.session.start_background", lambda *_: None)
     detach(api, BAD_IMAGE)
     found(store)
     api.cluster.ahead = STALE + 5 if silent else 0.0
@@ -624,7 +624,7 @@ def test_a_run_that_nobody_attends_is_adopted_with_its_output(
     def start(store: Store, record: RunRecord, how: str) -> None:
         started.append((record.id, how, log_of(store)))
 
-    monkeypatch.setattr("pumasi.session.start_background", start)
+    monkeypatch.setattr("pumasi.runs.session.start_background", start)
     assert copying.attend(store, record) is True
     assert started == [(RUN, "adopt", lines(frame(0, 1)))]
 

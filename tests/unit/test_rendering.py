@@ -20,8 +20,8 @@ import yaml
 from pumasi.core.launch import Program
 from pumasi.core.spec import Spec, parse_spec
 from pumasi.errors import UsageError
-from pumasi.kube import rendering
-from pumasi.kube.rendering import equal_shares, needs_server_side, open_secrets, remarks, render
+from pumasi.pools.kubernetes import rendering
+from pumasi.pools.kubernetes.rendering import equal_shares, needs_server_side, open_secrets, remarks, render
 
 PROGRAM = Program(("python3", "train.py"), "none", "", {})
 Objects = list[dict[str, Any]]

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from pumasi.cli.sentences import end_details
-from pumasi.core.kubectl import kubectl
+from pumasi.cli.view.sentences import end_details
 from pumasi.core.results import result_on_volume
 from pumasi.core.spec import Spec
+from pumasi.kube.kubectl import kubectl
 
 SPEC = Spec(
     command=("train.py",), on="k8s:lab", namespace="team", image="img:1", mounts=("data:/data:ro", "imdb:/volume")

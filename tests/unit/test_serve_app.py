@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pumasi.cli.serve import VERB
+from pumasi.cli.verbs.serve import VERB
 from pumasi.serve import png
 from pumasi.serve.app import App, Service
 from pumasi.serve.batching import Batcher

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pumasi.config import build_spec
 from pumasi.core.spec import CLUSTER_FIELDS, FIELDS, GROUPS, LISTS, Spec, flag_of, json_schema, parse_spec
 from pumasi.errors import SpecError
+from pumasi.runs.config import build_spec
 
 RUN: Mapping[str, object] = {"command": ["train.py"]}
 K8S: Mapping[str, object] = {**RUN, "on": "k8s"}

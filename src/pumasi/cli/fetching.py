@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from pumasi.core.kubectl import kubectl
+from pumasi.kube.kubectl import kubectl
 
 _SECONDS = 3600
 """Until the pod ends by itself, should nobody delete it."""
@@ -31,7 +31,7 @@ def fetch_lines(run: str, result: Mapping[str, Any]) -> list[str]:
 
 def _overrides(pod: str, result: Mapping[str, Any]) -> dict[str, Any]:
     """A pod that the strictest namespaces take, with the rights that the run had."""
-    from pumasi.kube.manifests import restricted_container, restricted_pod
+    from pumasi.pools.kubernetes.manifests import restricted_container, restricted_pod
 
     container: dict[str, Any] = {
         "name": pod,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pumasi.cli.text import pad
-from pumasi.cli.verbs import EXIT_CODES, GROUPS, HELP, SUMMARIES, Option, Verb, load
+from pumasi.cli.grammar import EXIT_CODES, GROUPS, HELP, SUMMARIES, Option, Verb, load
+from pumasi.cli.view.text import pad
 
 _ABOUT = "Pumasi trains a model on all the machines that you have: this one, or a Kubernetes cluster."
 _EXAMPLES = (

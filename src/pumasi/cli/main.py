@@ -24,7 +24,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        from pumasi.cli.output import hush
+        from pumasi.cli.view.output import hush
 
         hush(sys.stdout)
     return code
@@ -63,7 +63,7 @@ def _answer(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help", "--version"):
         return _answer_without_verb(words)
     from pumasi.cli.foreign import translated
-    from pumasi.cli.verbs import SUMMARIES
+    from pumasi.cli.grammar import SUMMARIES
 
     name, *rest = translated(words)
     if name not in SUMMARIES:
@@ -72,7 +72,7 @@ def _answer(words: Sequence[str]) -> int:
 
     from pumasi.cli.parsing import parse
 
-    module = import_module(f"pumasi.cli.{name}")
+    module = import_module(f"pumasi.cli.verbs.{name}")
     arguments = parse(module.VERB, rest)
     if arguments.has("help"):
         return _answer_without_verb(["help", name])
@@ -88,8 +88,8 @@ def _answer_without_verb(words: Sequence[str]) -> int:
         return 0
     from pumasi.cli import help as texts
     from pumasi.cli.foreign import translated
-    from pumasi.cli.output import columns
-    from pumasi.cli.verbs import SUMMARIES, load
+    from pumasi.cli.grammar import SUMMARIES, load
+    from pumasi.cli.view.output import columns
 
     if not words:
         text = texts.short_help()
@@ -103,8 +103,8 @@ def _answer_without_verb(words: Sequence[str]) -> int:
 
 def _unknown_verb(name: str) -> UsageError:
     from pumasi.cli.foreign import verb_hint
+    from pumasi.cli.grammar import SUMMARIES
     from pumasi.cli.parsing import closest
-    from pumasi.cli.verbs import SUMMARIES
 
     if name.startswith("-"):
         return UsageError(f"Pumasi has no option {name}.", "A verb comes first: pumasi run train.py")
@@ -116,7 +116,7 @@ def _unknown_verb(name: str) -> UsageError:
 
 
 def _tell(error: PumasiError) -> int:
-    from pumasi.cli.output import say
+    from pumasi.cli.view.output import say
 
     say(*error.message.split("\n"), *(line for line in error.hint.split("\n") if line))
     return error.exit_code
@@ -136,7 +136,7 @@ def _translated(error: Exception) -> PumasiError | None:
 
 def _confess(error: Exception) -> int:
     """A mistake of ours: one sentence, and a file that has all that a report needs."""
-    from pumasi.cli.output import say
+    from pumasi.cli.view.output import say
 
     path = _write_report(error)
     say(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from pumasi.cli.foreign import OPTIONS, is_count, option_hint
-from pumasi.cli.verbs import HELP, Option, Verb
+from pumasi.cli.grammar import HELP, Option, Verb
 from pumasi.errors import UsageError
 
 

@@ -8,15 +8,15 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pumasi.cli import sentences
-from pumasi.cli.board import replayed
-from pumasi.cli.output import say
+from pumasi.cli.view import sentences
+from pumasi.cli.view.board import replayed
+from pumasi.cli.view.output import say
 from pumasi.errors import ClusterTrouble, NotFound, SpecError, UsageError
 from pumasi.store import EventRow, RunRecord, Store, default_home
 
 if TYPE_CHECKING:
     from pumasi.cli.parsing import Arguments
-    from pumasi.remote import Place
+    from pumasi.pools.kubernetes.runs import Place
 
 
 def open_store() -> Store:
@@ -28,7 +28,7 @@ def find_run(store: Store, arguments: Arguments, *, output: bool = False, runnin
     is noticed. `output`: what it wrote is asked for, too. `running_first`: see `Store.find`."""
     record = _find(store, arguments, arguments.rest[0] if arguments.rest else None, running_first=running_first)
     if output and record.is_remote:
-        from pumasi.copying import copy_logs
+        from pumasi.pools.kubernetes.copying import copy_logs
 
         try:
             copy_logs(store, record)
@@ -50,11 +50,11 @@ def _find(
     store: Store, arguments: Arguments, name: str | None, *, running_first: bool, careful: bool = False
 ) -> RunRecord:
     if place := place_in(arguments):
-        from pumasi.remote import find as find_there
+        from pumasi.pools.kubernetes.runs import find as find_there
 
         everywhere = arguments.has("all-namespaces")
         return find_there(store, place, name, everywhere=everywhere, running_first=running_first, careful=careful)
-    from pumasi.control import find
+    from pumasi.runs.control import find
 
     try:
         return find(store, name, running_first=running_first, careful=careful)
@@ -67,7 +67,7 @@ def absence_of(store: Store, record: RunRecord) -> list[str]:
     """Why its manager is not there, where one should be in a cluster; mostly nothing."""
     if record.ended is not None or not record.is_remote:
         return []
-    from pumasi.remote import why_unattended
+    from pumasi.pools.kubernetes.runs import why_unattended
 
     why = why_unattended(store, record)
     return sentences.absence_words(record.id, why) if why else []
@@ -84,7 +84,7 @@ def place_in(arguments: Arguments) -> Place | None:
     name, _, context = str(pool).partition(":")
     if name != "k8s":
         raise UsageError(f"'{pool}' is no pool that Pumasi knows.", "Write --on local, --on k8s or --on k8s:CONTEXT.")
-    from pumasi.remote import Place
+    from pumasi.pools.kubernetes.runs import Place
 
     return Place(context, _namespace_in(arguments))
 

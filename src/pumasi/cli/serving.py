@@ -10,18 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pumasi.cli.nodes import cluster
-from pumasi.cli.output import columns, say, show, show_json
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.serve import MOST, Telling, number
-from pumasi.cli.text import age, table
+from pumasi.cli.verbs.nodes import cluster
+from pumasi.cli.verbs.serve import MOST, Telling, number
+from pumasi.cli.view.output import columns, say, show, show_json
+from pumasi.cli.view.text import age, table
 from pumasi.core import kubewords
 from pumasi.errors import SpecError, UsageError
-from pumasi.kube.deploying import Address, Asked, Cluster, deploy, objects, on_volume, remove
-from pumasi.kube.manifests import PYTHON
-from pumasi.kube.served import Served, list_served, token_of
-from pumasi.kube.serving import EXPOSURES, Wish
-from pumasi.kube.volumes import Volume
+from pumasi.pools.kubernetes.manifests import PYTHON
+from pumasi.pools.kubernetes.serving.deploying import Address, Asked, Cluster, deploy, objects_of, on_volume, remove
+from pumasi.pools.kubernetes.serving.objects import EXPOSURES, Wish
+from pumasi.pools.kubernetes.serving.served import Served, list_served, token_of
+from pumasi.pools.kubernetes.volumes import Volume
 from pumasi.serve.sources import check
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ def _show(wish: Wish, asked: Asked, volume: kubewords.Wanted) -> int:
     """As for a volume of which one node at a time can have the use: what it can do is known only in the cluster."""
     from pumasi.kube.documents import abridged, to_yaml
 
-    sys.stdout.write(to_yaml(map(abridged, objects(wish, asked, Volume(volume.name, is_shared=False)))))
+    sys.stdout.write(to_yaml(map(abridged, objects_of(wish, asked, Volume(volume.name, is_shared=False)))))
     return 0
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pumasi.cli.output import paint, say
+from pumasi.cli.grammar import Option
 from pumasi.cli.runs import place_in
-from pumasi.cli.verbs import Option
+from pumasi.cli.view.output import paint, say
 from pumasi.errors import PumasiError, UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Candidate(NamedTuple):
 def own_runs(store: Store, arguments: Arguments) -> list[Candidate]:
     """The runs that were started from here, the newest first: with --on those that the cluster has."""
     if place := place_in(arguments):
-        from pumasi.remote import fetch, rows
+        from pumasi.pools.kubernetes.runs import fetch, rows
 
         own = store.own()
         found, now = rows(place, everywhere=arguments.has("all-namespaces"))
@@ -48,7 +48,7 @@ def own_runs(store: Store, arguments: Arguments) -> list[Candidate]:
             for row in found
             if row.run in own
         ]
-    from pumasi.control import reconcile
+    from pumasi.runs.control import reconcile
 
     reconcile(store)
     return [

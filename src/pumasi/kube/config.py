@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pumasi.core.kubectl import kubectl
 from pumasi.errors import ClusterTrouble, UsageError
+from pumasi.kube.kubectl import kubectl
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

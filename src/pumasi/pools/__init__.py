@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from pumasi.pools.base import Pool, Request
 
 POOLS = {
-    "local": "pumasi.pools.local",
-    "k8s": "pumasi.pools.kubernetes",
+    "local": "pumasi.pools.local.pool",
+    "k8s": "pumasi.pools.kubernetes.pool",
 }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from pumasi.core.endings import HERE
 from pumasi.core.manage import CONFIRM
 from pumasi.core.outcome import Outcome, outcome_from
-from pumasi.core.planner import Node
+from pumasi.core.planning import Node
 
 if TYPE_CHECKING:
     from pumasi.core.launch import Program

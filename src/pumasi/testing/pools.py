@@ -18,7 +18,7 @@ from typing import Any
 from pumasi.core.flows import MAIN
 from pumasi.core.frames import Frame, parse_frames
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
-from pumasi.core.planner import plan
+from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
 from pumasi.core.spec import Spec
 from pumasi.pools.base import Order, Pool

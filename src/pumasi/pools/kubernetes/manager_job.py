@@ -1,0 +1,74 @@
+"""A manager inside the cluster: a Job whose pod runs this very package, which travels there as the user's code does.
+
+It needs an image with Python and nothing else: what it imports there is the standard library and our own modules.
+"""
+
+from __future__ import annotations
+
+from pumasi.pools.kubernetes import bundle, manifests
+from pumasi.pools.kubernetes.bundle import SOURCE
+from pumasi.pools.kubernetes.manifests import KIND, PYTHON, RUN, Object, Owner
+from pumasi.pools.kubernetes.rights import NAME
+
+TRIES = 20
+"""How often its pod is started again when it fails; being evicted does not count."""
+_PARTS = ("agent", "core", "data", "kube", "models", "pools", "store")
+_MODULES = ("__init__", "errors", "report", "runs/__init__", "runs/manager", "runs/recorder", "steps")
+_LEFT_OUT = frozenset(
+    f"{name}.py"
+    for name in (
+        *("core/credentials", "core/ignoring", "kube/documents"),
+        *(f"pools/kubernetes/{name}" for name in ("copying", "rehearsal", "rendering", "runs")),
+        *(f"pools/kubernetes/serving/{name}" for name in ("__init__", "deploying", "objects", "rollout", "served")),
+        *("pools/local/__init__", "pools/local/gpus", "pools/local/pool"),
+    )
+)
+"""What is for the user's side only, and may need more than the standard library."""
+
+
+RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}}
+"""Of a manager's pod."""
+
+
+def package() -> bytes:
+    """The modules that a manager needs."""
+    files = [path for part in _PARTS for path in sorted((SOURCE / part).rglob("*.py"))]
+    files += [SOURCE / f"{name}.py" for name in _MODULES]
+    return bundle.packed(path for path in files if path.relative_to(SOURCE).as_posix() not in _LEFT_OUT)
+
+
+def package_map(run: str, owner: Owner) -> Object:
+    labels = manifests.labels(run, "package")
+    metadata = {"name": f"{run}-package", "labels": labels, "ownerReferences": [owner.reference]}
+    return bundle.config_map(metadata, package())
+
+
+def manager_job(run: str, owner: Owner, image: str, package: Object, tolerations: list[Object]) -> Object:
+    """Its pod may be evicted, and lost with its node: the Job starts another one, which adopts the run."""
+    labels = manifests.labels(run, "manager")
+    container = {
+        "name": "manager",
+        "image": image,
+        "command": [PYTHON, "-c", bundle.boot("The manager", "pumasi.pools.kubernetes.inside"), run],
+        "env": bundle.environment(package),
+        "resources": RESOURCES,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": manifests.restricted_container(),
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "serviceAccountName": NAME,
+        "terminationGracePeriodSeconds": 20,
+        "enableServiceLinks": False,
+        "tolerations": [*tolerations, *manifests.brief_patience()],
+        "securityContext": manifests.restricted_pod(),
+        "containers": [container],
+    }
+    evictions = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    spec = {
+        "backoffLimit": TRIES,
+        "podFailurePolicy": {"rules": [evictions]},
+        "template": {"metadata": {"labels": {RUN: run, KIND: "manager"}}, "spec": pod},
+    }
+    metadata = {"name": f"{run}-manager", "labels": labels, "ownerReferences": [owner.reference]}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}

@@ -1,0 +1,142 @@
+"""A volume that the tasks of a run share: found, or made with what the cluster's storage can do.
+
+It is the user's: it stays when the run is gone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pumasi.core.kubewords import quantity
+from pumasi.errors import Conflict, Forbidden, NotThere, UsageError
+from pumasi.kube.api import Api
+from pumasi.pools.kubernetes.discovery import Object, has_ended
+
+SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"
+_DEFAULT = "storageclass.kubernetes.io/is-default-class"
+_SHARED_STORAGE = re.compile(
+    r"nfs|cephfs|efs\.|filestore|azurefile|file\.csi|gluster|beegfs|lustre|juicefs|netapp", re.I
+)
+"""Provisioners of volumes that many nodes can mount at once. The API does not tell: it is in their names."""
+
+
+class Volume(NamedTuple):
+    """`is_shared`: several nodes can mount it at once."""
+
+    name: str
+    is_shared: bool
+
+
+async def ensure(api: Api, namespace: str, name: str, size: int) -> Volume:
+    folder = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    try:
+        return _seen(await api.get(f"{folder}/{name}"))
+    except NotThere:
+        pass
+    try:
+        classes = await api.list("/apis/storage.k8s.io/v1/storageclasses")
+    except Forbidden:
+        classes = None
+    try:
+        return _seen(await api.create(folder, claim(name, size, mode_of(name, classes))))
+    except Conflict:  # Somebody else has made it meanwhile.
+        return _seen(await api.get(f"{folder}/{name}"))
+
+
+async def find(api: Api, namespace: str, name: str) -> Volume:
+    try:
+        return _seen(await api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"))
+    except NotThere:
+        raise UsageError(
+            f"There is no volume claim {name} in the namespace {namespace}.",
+            f"Check the name: {api.connection.kubectl(namespace)} get pvc. A run makes a claim that is not there: "
+            f"--volume {name}",
+        ) from None
+
+
+def _seen(thing: Object) -> Volume:
+    name, modes = thing["metadata"]["name"], thing["spec"]["accessModes"]
+    if SHARED not in modes and SINGLE not in modes:
+        raise UsageError(
+            f"The volume {name} is no place for a run's files: it is {' and '.join(modes)}.",
+            f"It has to be {SHARED} or {SINGLE}; --volume makes one where there is none of that name.",
+        )
+    return Volume(name, SHARED in modes)
+
+
+def mode_of(name: str, classes: Sequence[dict[str, Any]] | None) -> str:
+    """What the default storage can do. None: nobody tells us; one node at a time is what all can do."""
+    if classes is None:
+        return SINGLE
+    default = [each for each in classes if each["metadata"].get("annotations", {}).get(_DEFAULT) == "true"]
+    if not default:
+        raise UsageError(
+            f"The volume {name} can't be made: the cluster has no default storage class.",
+            "Make the claim yourself (kubectl get storageclasses lists what there is), and name it again.",
+        )
+    return SHARED if _SHARED_STORAGE.search(default[0].get("provisioner", "")) else SINGLE
+
+
+def claim(name: str, size: int, mode: str) -> dict[str, Any]:
+    spec = {"accessModes": [mode], "resources": {"requests": {"storage": quantity(size)}}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
+async def terms(api: Api, namespace: str, name: str) -> Sequence[Object]:
+    """Which nodes can mount it at all, in the words of a node's affinity: a disk of one zone, a folder of one node.
+    Empty: any, or nobody knows yet, or tells us."""
+    try:
+        found = await api.get(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}")
+        volume = found["spec"].get("volumeName")
+        thing = await api.get(f"/api/v1/persistentvolumes/{volume}") if volume else {"spec": {}}
+    except (Forbidden, NotThere):
+        return ()
+    required: Sequence[Object] = thing["spec"].get("nodeAffinity", {}).get("required", {}).get("nodeSelectorTerms", ())
+    return required
+
+
+def holders(pods: Iterable[Object], namespace: str, name: str) -> set[str]:
+    """The nodes that have it mounted, or are about to."""
+    return {
+        pod["spec"]["nodeName"]
+        for pod in pods
+        if pod["metadata"]["namespace"] == namespace
+        and pod["spec"].get("nodeName")
+        and not has_ended(pod)
+        and any(_claims(volume) == name for volume in pod["spec"].get("volumes", ()))
+    }
+
+
+def _claims(volume: Object) -> str | None:
+    name: str | None = volume.get("persistentVolumeClaim", {}).get("claimName")
+    return name
+
+
+def can_mount(node: Object, terms: Sequence[Object]) -> bool:
+    return not terms or any(all(_matches(node, each) for each in _expressions(term)) for term in terms)
+
+
+def _expressions(term: Object) -> list[Object]:
+    fields = [{**each, "key": f"fields/{each['key']}"} for each in term.get("matchFields", ())]
+    return [*term.get("matchExpressions", ()), *fields]
+
+
+def _matches(node: Object, expression: Object) -> bool:
+    labels: Mapping[str, str] = {
+        **node["metadata"].get("labels", {}),
+        "fields/metadata.name": node["metadata"]["name"],
+    }
+    value, values = labels.get(expression["key"]), expression.get("values", ())
+    match expression["operator"]:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case _:  # Gt and Lt: the scheduler will tell.
+            return True

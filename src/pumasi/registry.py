@@ -1,0 +1,74 @@
+"""Every pool, flow and framework by its name: one line each.
+
+The built-in ones are imported when they are asked for. Others come from installed packages, by the entry points
+`pumasi.pools`, `pumasi.flows` and `pumasi.frameworks`. These are looked up only for a name that is not built in: an
+ordinary command does not pay for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from pumasi.errors import UsageError
+
+_POOLS = {
+    "local": "pumasi.pools.local:POOL",
+    "k8s": "pumasi.pools.kubernetes:POOL",
+}
+_FLOWS = {
+    "together": "pumasi.core.flows.together:FLOW",
+    "average": "pumasi.core.flows.average:FLOW",
+}
+_FRAMEWORKS = {
+    "horovod": "pumasi.core.frameworks.horovod:HOROVOD",
+    "mpi": "pumasi.core.frameworks.mpi:MPI",
+    "torch": "pumasi.core.frameworks.torch:TORCH",
+    "tensorflow": "pumasi.core.frameworks.tensorflow:TENSORFLOW",
+    "jax": "pumasi.core.frameworks.jax:JAX",
+}
+"""In the order in which they win when a script trains with several."""
+
+
+class Registry:
+    """`kind` is what one entry is called in a sentence; `group` is the name of the entry points."""
+
+    def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
+        self._kind = kind
+        self._group = group
+        self._built_in = built_in
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The built-in ones."""
+        return tuple(self._built_in)
+
+    def get(self, name: str) -> Any:
+        """The entry of that name. Raises UsageError where there is none, or where it can't be imported."""
+        if name in self._built_in:
+            module, _, attribute = self._built_in[name].partition(":")
+            return getattr(import_module(module), attribute)
+        points = self._installed()
+        if name not in points:
+            known = ", ".join((*self._built_in, *points))
+            raise UsageError(f"There is no {self._kind} {name}.", f"Known are {known}.")
+        try:
+            return points[name].load()
+        except Exception as error:
+            where = f"{points[name].value} of the entry point {self._group}"
+            raise UsageError(f"The {self._kind} {name} can't be loaded: {error}.", f"It is {where}.") from error
+
+    def installed(self) -> tuple[str, ...]:
+        """The names that installed packages add. Slow: reads the metadata of all packages."""
+        return tuple(self._installed())
+
+    def _installed(self) -> dict[str, Any]:
+        from importlib.metadata import entry_points
+
+        return {point.name: point for point in entry_points(group=self._group) if point.name not in self._built_in}
+
+
+POOLS = Registry("pool", "pumasi.pools", _POOLS)
+FLOWS = Registry("flow", "pumasi.flows", _FLOWS)
+FRAMEWORKS = Registry("framework", "pumasi.frameworks", _FRAMEWORKS)
