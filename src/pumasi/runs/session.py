@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pumasi.agent.agent import kill_family
+from pumasi.agent.processes import kill_family
 from pumasi.core import kubewords
 from pumasi.core.command import script_of
 from pumasi.core.events import Finished, Left, Note, StopAsked

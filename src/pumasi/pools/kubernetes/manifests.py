@@ -49,14 +49,16 @@ _SHM_FRAMEWORKS = ("torch", "tensorflow", "jax", "horovod", "mpi")
 # Written to be short: it stands in every pod, and only fetches the agent, which does the rest. In the same process: a
 # second Python would take as long to start as this one.
 BOOT = (
-    "import base64,os,sys,zlib;"
-    f"os.makedirs('{FOLDER}',exist_ok=True);"
-    f"path='{FOLDER}/agent.py';"
-    "text=zlib.decompress(base64.b64decode(os.environ.pop('PUMASI_BOOT_AGENT')));"
-    "open(path,'wb').write(text);"
-    "__file__=path;"
-    "sys.argv=[path,'pod'];"
-    "exec(compile(text,path,'exec'))"
+    "import base64,json,os,sys,zlib;"
+    f"os.makedirs('{FOLDER}/package/pumasi/agent/frameworks',exist_ok=True);"
+    f"os.chdir('{FOLDER}/package');"
+    "files=json.loads(zlib.decompress(base64.b64decode(os.environ.pop('PUMASI_BOOT_AGENT'))));"
+    "[open(name,'wb').write(text.encode()) for name,text in files.items()];"
+    "sys.dont_write_bytecode=True;"
+    "sys.path.append(os.getcwd());"
+    "sys.argv=[os.path.abspath('pumasi/agent/__main__.py'),'pod'];"
+    "from pumasi.agent.starting import main;"
+    "sys.exit(main(sys.argv[1:]))"
 )
 
 

@@ -143,7 +143,7 @@ def _configs(spec: Spec, program: Program, gang: manifests.GangSpec, shares: Map
 
 
 def _in_one(configs: Sequence[Mapping[str, Any]]) -> str:
-    """What all agents have in common once, and what each has for itself: see `pod` in agent.py."""
+    """What all agents have in common once, and what each has for itself: see `agent/pod.py`."""
     first = configs[0]
     shared = {key for key in first if all(config[key] == first[key] for config in configs)}
     each = [{key: value for key, value in config.items() if key not in shared} for config in configs]
