@@ -58,7 +58,11 @@ def look_at_init(state: GangState, changed: Iterable[Member]) -> GangState:
 
 
 def take_down(state: GangState, at: float) -> GangState:
-    return set_deadline(state, at).does(Delete(1, keep_ended=False))
+    return delete(set_deadline(state, at), 1, keep_ended=False)
+
+
+def delete(state: GangState, grace: int, *, keep_ended: bool) -> GangState:
+    return replace(state, deletions=state.deletions + 1).does(Delete(grace, keep_ended))
 
 
 # ---- time
@@ -96,7 +100,7 @@ def _expect_end(state: GangState, at: float) -> GangState:
 def _keep_time(state: GangState, at: float) -> GangState:
     if state.nudge is not None and at >= state.nudge:
         grace = math.ceil(state.grace) if state.ran else 1
-        return replace(state, nudge=None).does(Delete(grace, keep_ended=state.refusal is None))
+        return delete(replace(state, nudge=None), grace, keep_ended=state.refusal is None)
     if state.deadline is None or at < state.deadline or state.waits_to_force:
         return state
     return force(state) if state.is_ending else replace(state, asking_nodes=True).does(ListNodes())
@@ -118,7 +122,7 @@ def _node_to_lose(state: GangState, name: str) -> str:
 
 def finish(state: GangState, at: float) -> GangState:
     """When nothing of the gang is left, the rest of its output is waited for, and then its end is told."""
-    if state.phase is Phase.UP and state.is_all_over and not (state.init or state.forcing):
+    if state.phase is Phase.UP and state.is_all_over and not (state.init or state.forcing or state.deletions):
         state = drain(state, at)
     if state.phase is not Phase.DRAINING or state.drained_by is None:
         return state

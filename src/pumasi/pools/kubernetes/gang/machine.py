@@ -11,7 +11,6 @@ from pumasi.pools.kubernetes.gang import deciding
 from pumasi.pools.kubernetes.gang.actions import (
     Actions,
     Create,
-    Delete,
     ListEvents,
     ReadLog,
     Say,
@@ -104,7 +103,7 @@ def _hear_answer(state: GangState, answer: Answer) -> GangState:
     match answer:
         case Created() | CreateRefused() | CreateFailed():
             return _count_creation(state, answer)
-        case Deleted() | DeleteFailed():
+        case Deleted() | DeleteFailed() if state.deletions:
             return _hear_deletion(state, answer)
         case Forced() | ForceFailed() if state.forcing:
             return _hear_force(state, answer)
@@ -155,7 +154,8 @@ def _count_creation(state: GangState, answer: Created | CreateRefused | CreateFa
     if isinstance(answer, CreateRefused):
         state = replace(state.without([answer.pod]), refusal=state.refusal or answer.refusal)
     elif isinstance(answer, CreateFailed):
-        state = replace(state.without([answer.pod]), failure=state.failure or answer.failure)
+        doubtful = state.doubtful.union({answer.pod}.difference(state.members))
+        state = replace(state, failure=state.failure or answer.failure, doubtful=doubtful)
     return _create_more(state, answer.at)
 
 
@@ -164,7 +164,7 @@ def _be_up(state: GangState, at: float) -> GangState:
     if state.refusal or state.failure:
         return deciding.take_down(state, at)
     # Again: what was on its way when the end was asked for is there only now.
-    return state.does(Delete(1, keep_ended=True)) if state.asked and not state.adopted else state
+    return deciding.delete(state, 1, keep_ended=True) if state.asked and not state.adopted else state
 
 
 # ---- pods
@@ -175,11 +175,12 @@ def _see(state: GangState, seen: PodSeen) -> GangState:
     if name not in state.names:
         return state
     member = observed(seen.pod, state.members.get(name))
-    state = replace(state, members={**state.members, name: member})
+    state = replace(state, members={**state.members, name: member}, doubtful=state.doubtful - {name})
     if seen.gone:
         state = state.without([name])
     if member.seen.ended:
-        state = replace(state, live=state.live - {name}, shows_end=True)
+        # An agent exits with 0 when the gang is done: it has run, whether or not that has been read by now.
+        state = replace(state, live=state.live - {name}, shows_end=True, ran=state.ran or member.seen.code == 0)
     if member.seen.deleting:
         state = replace(state, shows_end=True)
     return _read(_mind_node(state, member.seen, seen.at), member.seen)
@@ -231,7 +232,7 @@ def _end(state: GangState, end: EndAsked) -> GangState:
         return replace(state, ending_in=min(state.ending_in, seconds))
     late = None if state.ran or state.late else _find_late(state)
     if late is None:
-        return state.does(Delete(seconds, keep_ended=True))
+        return deciding.delete(state, seconds, keep_ended=True)
     return replace(state, ending_in=seconds, late_pod=late.name).does(ListEvents(late.name))
 
 
@@ -243,15 +244,18 @@ def _find_late(state: GangState) -> Seen | None:
 def _name_late(state: GangState, answer: EventsListed, seconds: int) -> GangState:
     member = state.members[state.late_pod]
     late = pod_facts.lateness(member.seen, member.pod, answer.events)
-    return replace(state, late=late, ending_in=None).does(Delete(seconds, keep_ended=True))
+    return deciding.delete(replace(state, late=late, ending_in=None), seconds, keep_ended=True)
 
 
 # ---- answers
 
 
 def _hear_deletion(state: GangState, answer: Deleted | DeleteFailed) -> GangState:
+    state = replace(state, deletions=state.deletions - 1)
     if isinstance(answer, DeleteFailed):
         return replace(state, nudge=answer.at + deciding.AGAIN).does(Tell(answer.message))
+    if not (state.deletions or state.creating):
+        state = replace(state.without(state.doubtful), doubtful=frozenset())
     if state.killed_by is None:
         return replace(state, killed_by=answer.at + answer.grace)
     left = state.killed_by - answer.at

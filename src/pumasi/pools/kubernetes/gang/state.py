@@ -50,14 +50,15 @@ class GangState:
     """`silence` and `grace` are those of the agents; `kubectl` is how a command line for the gang's namespace begins.
     Pods go by their names.
 
-    `present` are all but those that are gone or were not created, `live` those of them that have not ended. `missed`
-    are pods whose node does not answer, and since when. `told` is what an agent said about the end: the chief's words,
-    if they came. `shows_end`: the attempt has begun to end, whoever caused it.
+    `present` are all pods but those that are gone or were not created, `live` those of them that have not ended.
+    `doubtful` are those whose creation failed in a way that does not tell whether they exist: they count as present
+    until they have been deleted. `missed` are those whose node does not answer, and since when. `told` is what an agent
+    said about the end: the chief's words, if they came. `shows_end`: the attempt has begun to end, whoever caused it.
 
     `deadline` is when everything that is left is deleted by force, `nudge` when it is deleted with grace. `killed_by`
-    is when kubelets kill what is left, as the first deletion said. `forcing` are the pods that are being deleted by
-    force, with their nodes if those are lost; `init` is the pod whose init container is being read; `ending_in` is the
-    grace of an end that waits for events."""
+    is when kubelets kill what is left, as the first deletion said. What waits for an answer: `deletions` counts them;
+    `forcing` are the pods that are being deleted by force, with their nodes if those are lost; `init` is the pod whose
+    init container is being read; `ending_in` is the grace of an end for which the events of `late_pod` are listed."""
 
     names: tuple[str, ...]
     silence: float
@@ -77,6 +78,7 @@ class GangState:
     creating: frozenset[str] = frozenset()
     present: frozenset[str] = frozenset()
     live: frozenset[str] = frozenset()
+    doubtful: frozenset[str] = frozenset()
     missed: Mapping[str, float] = field(default_factory=dict)
     read: frozenset[str] = frozenset()
     reading: frozenset[str] = frozenset()
@@ -90,6 +92,7 @@ class GangState:
     late_pod: str = ""
     ending_in: int | None = None
     asking_nodes: bool = False
+    deletions: int = 0
     is_left_to_cluster: bool = False
     forcing: Mapping[str, str] = field(default_factory=dict)
     lost_nodes: frozenset[str] = frozenset()
@@ -129,7 +132,7 @@ class GangState:
         """When something has to be done, even if nothing is observed before."""
         if self.phase is Phase.DRAINING:
             return self.drained_by
-        if self.phase is not Phase.UP or self.init:
+        if self.phase is not Phase.UP or self.init or self.is_all_over:
             return None
         limits = (self.nudge, None if self.waits_to_force else self.deadline)
         return min((limit for limit in limits if limit is not None), default=None)
