@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pumasi.core.events import Event
 from pumasi.core.flows import journal
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.errors import SystemTrouble
@@ -28,7 +29,7 @@ class Copy:
     def update(self, fields: Mapping[str, Any]) -> None:
         self.fields.update(fields)
 
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None: ...
+    def event(self, at: float, event: Event) -> None: ...
 
     def journal(self, entry: dict[str, Any]) -> None:
         self.entries.append(entry)

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.agent.files import installer_files, step_files
-from pumasi.core import manage
+from pumasi.core import events, manage
 from pumasi.core.endings import outcome_of
+from pumasi.core.events import Event
 from pumasi.core.flows import MAIN, Flow, Task, log_of
 from pumasi.core.frameworks import Gang
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, packages_of, program_of
@@ -70,7 +71,7 @@ class Life:
     works: dict[int, Work] = field(default_factory=dict)
     gangs: dict[int, Gang] = field(default_factory=dict)
     gpus: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    plan: dict[str, Any] | None = None
+    plan: events.Planned | None = None
     first: int | None = None
     attempt: int = 0
     adopted: int | None = None
@@ -139,10 +140,10 @@ class Manager:
 
     def _step(self, state: manage.RunState, event: manage.Event) -> manage.RunState:
         """With what the flow says to it, before anything else is heard."""
-        events = deque([event])
-        while events:
+        heard = deque([event])
+        while heard:
             before = state
-            state, actions = manage.step(state, events.popleft())
+            state, actions = manage.step(state, heard.popleft())
             self._keep_tasks(before.tasks, state.tasks)
             summary = state.summary
             if summary != before.summary and state.outcome is None:
@@ -150,7 +151,7 @@ class Manager:
             for action in actions:
                 answer = self._ask(action)
                 if answer is not None:
-                    events.append(answer)
+                    heard.append(answer)
                 else:
                     self._do(action, summary)
         return state
@@ -177,7 +178,7 @@ class Manager:
         if life is not None and life.first is not None:
             self._speakers.pop(life.first, None)
         now = time.time()
-        self._recorder.event(now, "task ended", **{**over.outcome.told(), "task": over.task})
+        self._recorder.event(now, events.TaskEnded(**{**over.outcome.told(), "task": over.task}))
         outcome = _shortened(over.outcome).told()
         self._recorder.end_task(now, over.task, attempt=over.attempt, outcome=outcome)
 
@@ -201,8 +202,10 @@ class Manager:
             for note in self._program.notes:
                 self._note(note)
             if self._flow.title:
-                told = {"on": spec.on, "framework": self._program.framework, "because": self._program.because}
-                self._recorder.event(time.time(), "flow", run=self._run_id, title=self._flow.title, **told)
+                told: dict[str, Any] = {"framework": self._program.framework, "because": self._program.because}
+                self._recorder.event(
+                    time.time(), events.FlowBegun(run=self._run_id, title=self._flow.title, on=spec.on, **told)
+                )
             self._post(manage.Begun(now))
             return manage.begin(policy)
         self._post(manage.Begun(now, since=now - (time.time() - found.created)))
@@ -289,13 +292,13 @@ class Manager:
             outcome = replace(outcome, metrics=self._last_metrics())
         report = self._flow.report()
         if report:
-            self._recorder.event(now, "report", **report)
+            self._recorder.event(now, events.Reported(others=report))
         told = outcome.told()
         if outcome.verdict is Verdict.DONE:
             result = result_on_volume(self._spec, self._folder, report.get("final") if report else None)
             told |= {"result": result} if result else {}
         # In this order: who sees that the run has ended finds the event that tells how.
-        self._recorder.event(now, "finished", run=self._run_id, **told)
+        self._recorder.event(now, events.Finished(run=self._run_id, **told))
         self._recorder.update(
             now, state=outcome.verdict.value, ended=now, outcome=told, exit_code=outcome.verdict.exit_code
         )
@@ -315,20 +318,22 @@ class Manager:
             case manage.Launch():
                 self._spawn(self._launch(action.task, action.attempt, action.placement))
             case manage.End():
-                self._recorder.event(now, "ending", **_about(action.task), why=action.why)
+                self._recorder.event(now, events.Ending(task=_about(action.task), why=action.why))
                 self._pool.end(action.task, action.attempt, action.grace)
             case manage.Kill():
                 self._pool.end(action.task, action.attempt, 0)
             case manage.Wake():
                 self._set_wake(action.at)
             case manage.Waiting() if summary == "queued":
-                self._recorder.event(now, "waiting", run=self._run_id, **_about(action.task), reason=action.reason)
+                waiting = events.Waiting(run=self._run_id, task=_about(action.task), reason=action.reason)
+                self._recorder.event(now, waiting)
             case manage.Restarting():
-                told = {"attempt": action.attempt, "reason": action.reason, "spent": action.spent}
-                self._recorder.event(now, "restarting", **_about(action.task), **told)
+                about, attempt, spent = _about(action.task), action.attempt, action.spent
+                restarting = events.Restarting(task=about, attempt=attempt, reason=action.reason, spent=spent)
+                self._recorder.event(now, restarting)
 
     def _note(self, text: str) -> None:
-        self._recorder.event(time.time(), "note", text=text)
+        self._recorder.event(time.time(), events.Note(text=text))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -435,7 +440,7 @@ class Manager:
         else:
             self._recorder.task(now, task, placement=dict(placement), ranks=ranks, first=self._next_number)
             self._give_number(life, ranks)
-        self._recorder.event(now, "starting", **self._numbered(order), attempt=attempt)
+        self._recorder.event(now, events.Starting(**self._numbered(order), attempt=attempt))
         try:
             await self._pool.launch(order, self)
         except OSError as error:
@@ -453,22 +458,22 @@ class Manager:
 
     def _tell_plan(self, life: Life, order: Order, attempt: int, placement: Mapping[str, int]) -> None:
         program = life.works[attempt].program
-        planned = {
-            "run": self._run_id,
-            **_about(order.task),
-            "on": self._spec.on,
-            "placement": dict(placement),
-            "unplaced": self._pool.is_blind,
-            "chief": order.nodes[0],
-            "framework": program.framework,
-            "because": program.because,
-            "python": program.command[0],
-            "gpus": {node: list(ids) for node, ids in life.gpus[attempt].items()},
-            "see_gpus": life.gangs[attempt].see_gpus,
-            "packages": packages_of(program),
-        }
+        planned = events.Planned(
+            run=self._run_id,
+            task=_about(order.task),
+            on=self._spec.on,
+            placement=dict(placement),
+            unplaced=self._pool.is_blind,
+            chief=order.nodes[0],
+            framework=program.framework,
+            because=program.because,
+            python=program.command[0],
+            gpus={node: list(ids) for node, ids in life.gpus[attempt].items()},
+            see_gpus=life.gangs[attempt].see_gpus,
+            packages=packages_of(program),
+        )
         if life.plan != planned:  # Who was turned away asks again, with the same plan perhaps.
-            self._recorder.event(time.time(), "planned", **planned)
+            self._recorder.event(time.time(), planned)
             life.plan = planned
 
     def _order(self, task: str, attempt: int, placement: Mapping[str, int], first: int) -> Order:
@@ -510,34 +515,36 @@ class Manager:
         if words["event"] == "running":
             self._started = self._started or now
             self._recorder.update(now, started=self._started)
-            self._tell_once(now, "running", order, ranks=_named(gang, order, words["ranks"]))
+            ranks = _named(gang, order, words["ranks"])
+            self._tell_once(now, order, events.Running(**self._numbered(order), attempt=order.attempt, ranks=ranks))
             self._flow.started(order.task)
             self._post(manage.Started(time.monotonic(), order.task, order.attempt))
         elif words["event"] == "exit":
             ended = {key: words[key] for key in ("rank", "code", "signal")}
-            self._tell_once(now, "rank ended", order, **ended)
+            told = {**self._numbered(order), "attempt": order.attempt, **ended}
+            self._tell_once(now, order, events.RankEnded(**told))
         elif words["event"] == "ending":
             outcome = self._outcome(gang, order, words["outcome"])
             self._post(manage.Failing(time.monotonic(), order.task, order.attempt, outcome))
         elif words["event"] == "note":
-            self._tell_once(now, "note", order, text=words["text"])
+            told = {**self._numbered(order), "attempt": order.attempt, "text": words["text"]}
+            self._tell_once(now, order, events.Note(**told))
         elif words["event"] == "gap":
             lost = {"attempt": order.attempt, "rank": words["rank"], "lines": words["lines"]}
-            self._recorder.event(now, "gap", **_about(order.task), **lost)
+            self._recorder.event(now, events.Gap(task=_about(order.task), **lost))
 
     def _numbered(self, order: Order) -> dict[str, Any]:
         """Which task it is, and the numbers of its processes."""
         if order.task == MAIN:
             return {}
         ranks = len(self._lives[order.task].gangs[order.attempt].table.ranks)
-        return {"task": order.task, "numbers": [order.configs[0]["first"], ranks]}
+        return {"task": order.task, "numbers": (order.configs[0]["first"], ranks)}
 
-    def _tell_once(self, at: float, kind: str, order: Order, **told: Any) -> None:
+    def _tell_once(self, at: float, order: Order, event: Event) -> None:
         """A gang that was adopted tells from its beginning what the manager before us has written down already."""
-        data = {**self._numbered(order), "attempt": order.attempt, **told}
         is_adopted = self._lives[order.task].adopted == order.attempt
-        if not is_adopted or not self._recorder.has_event(kind, data):
-            self._recorder.event(at, kind, **data)
+        if not is_adopted or not self._recorder.has_event(event):
+            self._recorder.event(at, event)
 
     def ended(self, order: Order, facts: Mapping[str, Any]) -> None:
         gang = self._gang(order)
@@ -584,6 +591,6 @@ def _kept(task: manage.TaskState | None) -> tuple[object, ...]:
     return ("queued", 0, 0) if task is None else (_STATES[task.phase], task.attempt, task.restarts)
 
 
-def _about(task: str) -> dict[str, str]:
+def _about(task: str) -> str | None:
     """Which task an event is about, where there may be several."""
-    return {} if task == MAIN else {"task": task}
+    return None if task == MAIN else task
