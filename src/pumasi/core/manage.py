@@ -588,7 +588,9 @@ def _finish_or_wait(state: RunState) -> Step:
         return replace(state, outcome=outcome, wake=None), (Finish(outcome),)
     limits = [state.time_limit, *(task.due for task in state.tasks.values())]
     wake = min((limit for limit in limits if limit is not None), default=None)
-    return replace(state, wake=wake), () if wake is None or wake == state.wake else (Wake(wake),)
+    if wake == state.wake:
+        return state, ()
+    return replace(state, wake=wake), () if wake is None else (Wake(wake),)
 
 
 def _final_outcome(state: RunState) -> Outcome:

@@ -7,13 +7,6 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-NOTED_FIRST = ("loss", "val_loss", "accuracy", "acc", "val_accuracy", "val_acc")
-
-
-def importance(metric: str) -> tuple[int, str]:
-    """By which metrics are shown in order."""
-    return (NOTED_FIRST.index(metric) if metric in NOTED_FIRST else len(NOTED_FIRST), metric)
-
 
 class Verdict(str, Enum):
     DONE = "done"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from pumasi.core.outcome import NOTED_FIRST
+from pumasi.core.noted import NOTED_FIRST
 from pumasi.core.printable import clean
 
 ELLIPSIS = "…"

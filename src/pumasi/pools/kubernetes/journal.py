@@ -147,16 +147,19 @@ class Journal:
         there.lines = [json.dumps(summary(json.loads(line))) for line in there.lines]
         place = self._full.index(oldest)
         if place and await self._merge(self._full[place - 1], there):
-            await self._api.delete(self._path(oldest))
             del self._full[place]
+            await self._api.delete(self._path(oldest))
             return
         oldest.lines, oldest.is_summary = there.lines, True
         await self._put_ours(oldest)
         oldest.lines = []
 
     async def _merge(self, into: Chunk, chunk: Chunk) -> bool:
-        """False: there is no room in it."""
+        """False: there is no room in it. It may be done already: the answer to a first try was lost."""
         before = read_chunk(await self._api.get(self._path(into)))
+        if before.last >= chunk.number:
+            into.version, into.last = before.version, before.last
+            return True
         lines = [*before.lines, *chunk.lines]
         if len(encoded(lines)) > LARGEST:
             return False

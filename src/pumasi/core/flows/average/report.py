@@ -7,7 +7,7 @@ from math import isnan, nan
 from typing import Any, NamedTuple
 
 from pumasi.core.flows.average.plan import AVERAGE, ENSEMBLE
-from pumasi.core.outcome import importance
+from pumasi.core.noted import importance
 
 SCORES = (("accuracy", 1), ("acc", 1), ("auc", 1), ("f1", 1), ("loss", -1))
 """What names a winner, the first that there is, and whether more of it is better."""
