@@ -21,8 +21,8 @@ from typing import NamedTuple
 import pytest
 
 from pumasi.agent import agent
+from pumasi.catalogue import make_spec
 from pumasi.core.frames import Frame
-from pumasi.core.spec import Spec
 from pumasi.pools.base import Order
 from pumasi.pools.local.pool import LocalPool
 from pumasi.testing.pools import Witness
@@ -495,7 +495,7 @@ def in_pool(star: Star, act: Callable[[Witness], Awaitable[None]]) -> Mapping[st
     """How the pool tells that the gang ended, after `act` has done to it what it does."""
 
     async def work() -> Mapping[str, object]:
-        pool = LocalPool(Spec(command=("x",)), stars_home(star), ())
+        pool = LocalPool(make_spec(command=("x",)), stars_home(star), ())
         order = Order("main", 0, star.configs[0]["names"], star.configs)
         witness = Witness(order)
         await pool.launch(order, witness)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from pumasi.catalogue import parse_spec
 from pumasi.core.endings import outcome_of
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.outcome import Verdict
-from pumasi.core.spec import parse_spec
 from pumasi.errors import Forbidden, Unreachable
 from pumasi.pools.base import Order
 from pumasi.pools.kubernetes import manifests

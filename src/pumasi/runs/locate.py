@@ -11,15 +11,17 @@ from pathlib import Path
 
 from pumasi.agent.files import installer_files, shim_files
 from pumasi.core.command import program_of, script_of
-from pumasi.core.flows import average
-from pumasi.core.flows.average import suffix_of, without_suffix
-from pumasi.core.flows.catalogue import sent
+from pumasi.core.flows.average import flow as average
+from pumasi.core.flows.average.checks import sent
+from pumasi.core.flows.average.flow import suffix_of, without_suffix
+from pumasi.core.flows.average.options import AverageOptions
 from pumasi.core.frameworks import Layout
 from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, may_be_newer, traps
 from pumasi.core.frameworks.mpi import check_startable
 from pumasi.core.launch import Program
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
+from pumasi.pools.local.options import LocalOptions
 from pumasi.runs.binaries import Mpirun, find_libraries, find_mpirun
 from pumasi.runs.packages import find_setup
 
@@ -107,17 +109,18 @@ def _parts(spec: Spec, environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]
     """The commands of tasks beside the trainers."""
     if spec.strategy != "average":
         return {}
+    asked = spec[AverageOptions]
     python = find_python(spec, environ) if spec.pool == "local" else spec.python or "python3"
     parts: dict[str, tuple[str, ...]] = {average.AVERAGE: (python, *STEP, "average")}
-    here = [spec.split or spec.copy, spec.init] if spec.pool == "local" else sent(spec).values()
+    here = [asked.split or asked.copy, asked.init] if spec.pool == "local" else sent(spec).values()
     for path in filter(None, here):
-        _check_file(Path(spec.workdir), path, may_be_folder=path != spec.init)
-    if spec.save and spec.pool == "local":
-        _check_writable(Path(spec.workdir, spec.save))
-    if spec.split or spec.copy:
-        parts[average.DATA] = (python, *STEP, "split" if spec.split else "copy")
-    if spec.evaluate:
-        judge = _resolved(replace(spec, command=spec.evaluate), environ)
+        _check_file(Path(spec.workdir), path, may_be_folder=path != asked.init)
+    if asked.save and spec.pool == "local":
+        _check_writable(Path(spec.workdir, asked.save))
+    if asked.split or asked.copy:
+        parts[average.DATA] = (python, *STEP, "split" if asked.split else "copy")
+    if asked.evaluate:
+        judge = _resolved(replace(spec, command=asked.evaluate), environ)
         parts[average.EVALUATE] = without_suffix(judge, suffix_of(spec.command))
     return parts
 
@@ -129,10 +132,12 @@ _POOR = (
 
 
 def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
-    layout = Layout(spec.at_once, spec.nodes or (spec.at_once,), spec.per_node, spec.slot_as_node, spec.shim)
+    shares = spec[LocalOptions].nodes or (spec.at_once,)
+    layout = Layout(spec.at_once, shares, spec.per_node, spec.shim, sections=spec.sections)
+    averaged = spec[AverageOptions]
     cores = os.cpu_count() or 1
     crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node and spec.pool == "local"
-    poor = spec.strategy == "average" and spec.slots > 1 and spec.rounds == 1 and spec.init is None
+    poor = spec.strategy == "average" and spec.slots > 1 and averaged.rounds == 1 and averaged.init is None
     crowded = (f"{spec.slots} processes share the {cores} cores of this machine.",) if crowd else ()
     return (*_doubts(found), *([_POOR] if poor else []), *crowded, *traps(found, layout))
 

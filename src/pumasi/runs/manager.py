@@ -17,16 +17,15 @@ from pumasi.agent.files import installer_files, step_files
 from pumasi.core import manage
 from pumasi.core.endings import outcome_of
 from pumasi.core.flows import MAIN, log_of
-from pumasi.core.flows.catalogue import flow_of
 from pumasi.core.frameworks import Gang
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, packages_of, program_of
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
-from pumasi.core.results import result_on_volume
 from pumasi.errors import ClusterTrouble, DoesNotFit, RunBusy, Unreachable
 from pumasi.kube.waiting import end_task
 from pumasi.pools.base import Found, FoundTask, Order, Pool, kept_task
+from pumasi.registry import FLOWS
 from pumasi.runs.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class Manager:
         self._folder = folder
         self._spec = spec
         self._program = program
-        self._flow = flow_of(spec, folder)
+        self._flow = FLOWS.get(spec.strategy).open(spec, folder)
         self._pool = pool
         self._recorder = recorder
         self._events: asyncio.Queue[manage.Event | BaseException] = asyncio.Queue()
@@ -212,7 +211,7 @@ class Manager:
             self._recorder.event(now, "report", **report)
         told = outcome.told()
         if outcome.verdict is Verdict.DONE:
-            result = result_on_volume(self._spec, self._folder, report["final"] if report else None)
+            result = self._spec.place.result(self._spec, self._folder, report["final"] if report else None)
             told |= {"result": result} if result else {}
         # In this order: who sees that the run has ended finds the event that tells how.
         self._recorder.event(now, "finished", run=self._run_id, **told)
@@ -296,7 +295,7 @@ class Manager:
         looked, spec = time.monotonic(), self._task(task, attempt).spec
         try:
             nodes = await self._pool.nodes()
-            placement = plan(nodes, spec.slots, most_per_node=spec.max_per_node).placement
+            placement = plan(nodes, spec.slots, most_per_node=spec.place.most_per_node).placement
         except Unreachable as error:
             refused = manage.Refused(time.monotonic(), task, attempt, error.message, False, error.hint)
         except DoesNotFit as error:
@@ -318,7 +317,7 @@ class Manager:
         now = time.monotonic()
         try:
             spec = self._task(task, attempt).spec
-            plan(self._pool.capacity(), spec.slots, most_per_node=spec.max_per_node)
+            plan(self._pool.capacity(), spec.slots, most_per_node=spec.place.most_per_node)
         except DoesNotFit as never:
             return manage.Refused(now, task, attempt, never.message, True, never.hint)
         remark, waiting, gist = self._pool.shortage(spec.slots)

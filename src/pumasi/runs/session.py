@@ -23,19 +23,22 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pumasi.agent.agent import kill_family
-from pumasi.core import kubewords
+from pumasi.catalogue import defaults, recorded_spec
 from pumasi.core.command import script_of
-from pumasi.core.flows import average
-from pumasi.core.flows.catalogue import flow_of, sent
+from pumasi.core.flows.average import flow as average
+from pumasi.core.flows.average.checks import sent
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, program_of
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.placeholders import VARIABLES
 from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
-from pumasi.core.spec import DEFAULTS, Spec, parse_spec, run_name
+from pumasi.core.spec import Spec, run_name
 from pumasi.errors import ClusterTrouble, NotThere, PumasiError, SystemTrouble
 from pumasi.pools import open_pool
 from pumasi.pools.base import Found, FoundTask, Request, found_task
+from pumasi.pools.kubernetes import words
+from pumasi.pools.kubernetes.options import KubernetesOptions
+from pumasi.registry import FLOWS
 from pumasi.runs.locate import find_program, find_python
 from pumasi.runs.manager import Manager
 from pumasi.runs.packages import made_files, setup_files
@@ -138,7 +141,7 @@ def _is_there(record: RunRecord) -> bool:
     from pumasi.pools.kubernetes.pool import program_left
 
     try:
-        asyncio.run(program_left(parse_spec(record.spec), record.id, os.environ))
+        asyncio.run(program_left(recorded_spec(record.spec), record.id, os.environ))
     except NotThere:
         return False
     return True
@@ -181,8 +184,9 @@ def preview(spec: Spec) -> dict[str, Any]:
     home = default_home(os.environ)
     spec, program, _ = prepare(spec, home)
     run_id = f"{run_name(spec)}-xxxxx"
+    usual = defaults()
     told = {
-        "spec": {name: value for name, value in spec.dump().items() if value != DEFAULTS[name]},
+        "spec": {name: value for name, value in spec.dump().items() if value != usual[name]},
         "framework": program.framework,
         "because": program.because,
         **({"setup": _asked_setup(program)} if program.setup else {}),
@@ -226,7 +230,7 @@ def _folder_of(spec: Spec, home: Path, run_id: str) -> str:
 
 def _tasks(spec: Spec, program: Program, folder: str) -> Iterator[dict[str, Any]]:
     """Those of one round: all are alike."""
-    flow = flow_of(replace(spec, rounds=1), folder)
+    flow = FLOWS.get(spec.strategy).open(spec.changed({"rounds": 1}), folder)
     ended: dict[str, Outcome] = {}
     while flow.outcome(ended) is None:
         names = [name for name in flow.next(ended) if name not in ended]
@@ -240,7 +244,7 @@ def prepare(spec: Spec, home: Path, say: Say = lambda text: None) -> tuple[Spec,
     """Whatever can't work, whoever waits, is told before anything is written or started. With the program, and the
     working folder where it has to travel. `say` is called before work that takes long."""
     spec = _settled(spec)
-    flow_of(spec, "")
+    FLOWS.get(spec.strategy).open(spec, "")
     if spec.pool == "local":
         from pumasi.pools.local.pool import make_pool
 
@@ -274,9 +278,10 @@ def _settled(spec: Spec) -> Spec:
 
     found = connect(spec.context, os.environ)
     where = f"k8s:{found.context}" if found.context else "k8s"
-    volume = (f"{kubewords.volume(spec.volume).name}:{kubewords.VOLUME_PATH}",) if spec.volume else ()
-    mounts = (*volume, *(mount for mount in spec.mounts if mount not in volume))
-    return replace(spec, on=where, namespace=spec.namespace or found.namespace, mounts=mounts)
+    asked = spec[KubernetesOptions]
+    volume = (f"{words.volume(asked.volume).name}:{words.VOLUME_PATH}",) if asked.volume else ()
+    mounts = (*volume, *(mount for mount in asked.mounts if mount not in volume))
+    return spec.changed({"on": where, "namespace": asked.namespace or found.namespace, "mounts": mounts})
 
 
 def pack_program(spec: Spec, say: Say, leave_out: LeaveOut = lambda status, head: False) -> tuple[Program, bytes]:
@@ -547,7 +552,7 @@ def main(home: str, run_id: str, mode: str) -> int:
     """The background manager."""
     store = Store.open(Path(home))
     record = store.run(run_id)
-    spec = parse_spec(record.spec)
+    spec = recorded_spec(record.spec)
     if mode == "adopt":
         session = _adopting(store, record, spec, Unwatched(), terminal=False)
     else:
