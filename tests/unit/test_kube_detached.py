@@ -50,7 +50,7 @@ def test_it_has_our_modules_and_nothing_else() -> None:
     assert {
         "pumasi/pools/kubernetes/inside.py",
         "pumasi/runs/manager.py",
-        "pumasi/agent/agent.py",
+        "pumasi/agent/member.py",
         "pumasi/agent/shim.py",
     } <= set(names())
     assert not any(name.startswith("pumasi/cli") for name in names())

@@ -116,13 +116,18 @@ def _ending(facts: Mapping[str, Any], who: str, tail: Sequence[str], setting: Se
             return Ending(Verdict.LOST, _LOST[cause].format(who=who), _about_restarts(setting))
         case cause:
             verdict, reason, hint = _PLAIN[cause]
-            return Ending(verdict, reason.format(who=who), hint)
+            return Ending(verdict, reason.format(who=who, error=facts.get("error")), hint)
 
 
 _UNMADE_HINT = "It has to save its model in the file that {model} stands for, under exactly that name."
 _PLAIN = {
     "done": Ending(Verdict.DONE, "Done."),
     "stopped": Ending(Verdict.STOPPED, "Stopped on request."),
+    "version": Ending(
+        Verdict.FAILED,
+        "{error}.",
+        "A run keeps the agent that it began with, and a newer Pumasi has started it again: start a new run.",
+    ),
     "vanished": Ending(
         Verdict.LOST,
         "{who} never told how it ended, though mpirun said that all is well.",

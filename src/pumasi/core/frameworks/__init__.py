@@ -28,6 +28,7 @@ __all__ = [
     "Framework",
     "Gang",
     "Layout",
+    "agent_parts",
     "chief_ports",
     "decides",
     "environment",
@@ -80,6 +81,13 @@ def environment(gang: Gang, rank: Rank, chosen: str) -> dict[str, str]:
 def chief_ports(gang: Gang, chosen: str) -> tuple[str, ...]:
     """The names of the ports that must be found on the chief's node."""
     return tuple(port for framework in _wired(gang, chosen) for port in framework.ports)
+
+
+def agent_parts(gang: Gang, chosen: str, hosts: str | None) -> tuple[str, ...]:
+    """What the agents do for the frameworks of this gang. `hosts` is the text for mpirun's host file, if there is one:
+    also a single process may be an mpirun."""
+    parts = [framework.agent_part for framework in _wired(gang, chosen) if framework.agent_part]
+    return tuple(dict.fromkeys([*parts, *([MPI.agent_part] if hosts is not None else [])]))
 
 
 def _wired(gang: Gang, chosen: str) -> list[Framework]:

@@ -120,6 +120,8 @@ class Framework:
     noise: str = ""
     """A pattern for lines that it prints at every start. They are left out of the last lines of a failure."""
     ports: tuple[str, ...] = ()
+    agent_part: str = ""
+    """The module in `agent/frameworks` that does for it what its ranks can't do by themselves."""
     see_gpus: Sight = "own"
     only_distributed: bool = False
     """Nobody imports it for anything but training together: seeing it is enough."""

@@ -89,6 +89,7 @@ class Mpi(Framework):
     starts = ("mpi4py.MPI",)
     launchers = ("mpirun", "mpiexec", "orterun", "prterun")
     libraries = r"libmpi(ch\w*|_mpifh|_cxx|_usempi\w*)?\.so(\..*)?"
+    agent_part = "openmpi"
     see_gpus = "all"
     only_distributed = True
     exclusive = True

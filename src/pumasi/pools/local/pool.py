@@ -20,7 +20,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from pumasi.agent import agent as agent_file
+from pumasi.agent.files import AGENT
+from pumasi.agent.processes import kill_family
 from pumasi.core.frames import separate
 from pumasi.core.planning import Node
 from pumasi.core.spec import MOST_SLOTS, Spec
@@ -213,7 +214,7 @@ class LocalGang:
         if self.over:
             return
         self.over = True
-        agent_file.kill_family(self.mark)
+        kill_family(self.mark)
         self.clean_up()
         self.sink.ended(self.order, self.facts or {"cause": "stopped"})
 
@@ -247,7 +248,7 @@ class LocalGang:
         for agent in list(self.agents.values()):
             agent.kill()
         if self.agents:
-            agent_file.kill_family(self.mark)
+            kill_family(self.mark)
 
 
 class AgentProcess(asyncio.Protocol):
@@ -266,7 +267,7 @@ class AgentProcess(asyncio.Protocol):
         environ = {**os.environ, "PUMASI_GANG": str(self.config["gang"])}
         with self.errors.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", agent_file.__file__, "-"],
+                [sys.executable, "-I", "-S", str(AGENT), "-"],
                 env=environ,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
