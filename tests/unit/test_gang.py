@@ -67,6 +67,16 @@ _A = TypeVar("_A")
 LONGEST_LIFE = SILENCE + GRACE + MARGIN
 
 
+class Actions(list[Action]):
+    """Equal to others of the same kinds, where tuples alone would be equal to those of other kinds."""
+
+    def __eq__(self, other: object) -> bool:
+        kinds = [type(action) for action in other] if isinstance(other, list) else None
+        return super().__eq__(other) and [type(action) for action in self] == kinds
+
+    __hash__ = None
+
+
 class Story:
     """A gang, what is observed of it, and what it has done about that."""
 
@@ -75,19 +85,19 @@ class Story:
         self.now = 0.0
         self.actions: list[Action] = []
 
-    def sees(self, *observations: Observation) -> list[Action]:
+    def sees(self, *observations: Observation) -> Actions:
         """What came of these alone."""
         before = len(self.actions)
         for seen in observations:
             self.state, actions = step(self.state, seen)
             self.actions += actions
-        return [action for action in self.actions[before:] if not isinstance(action, Wake)]
+        return Actions(action for action in self.actions[before:] if not isinstance(action, Wake))
 
-    def passes(self, seconds: float) -> list[Action]:
+    def passes(self, seconds: float) -> Actions:
         self.now += seconds
         return self.sees(Tick(self.now))
 
-    def shows(self, thing: Object, *, gone: bool = False) -> list[Action]:
+    def shows(self, thing: Object, *, gone: bool = False) -> Actions:
         return self.sees(PodSeen(self.now, thing, gone))
 
     def did(self, kind: type[_A]) -> list[_A]:

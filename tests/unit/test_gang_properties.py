@@ -11,7 +11,7 @@ import heapq
 import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -189,7 +189,7 @@ class Cluster:
 
     def send(self, delay: float, event: Observation | Callable[[], None]) -> None:
         at = self.now + delay
-        event = replace(event, at=at) if isinstance(event, Observation) else event
+        event = event._replace(at=at) if isinstance(event, Observation) else event
         heapq.heappush(self.due, (at, next(self.order), event))
 
     # ---- what a watch shows
@@ -454,7 +454,7 @@ class Witness:
         self.asked: float | None = None
         self.told_silent = self.told_done = False
         self.refused = False
-        self.once: set[Create | ReadLog] = set()
+        self.once: set[tuple[type[Action], str]] = set()
         self.creating: set[str] = set()
         self.pods: dict[str, Object] = {}
         self.forcing: set[str] = set()
@@ -514,8 +514,8 @@ class Witness:
                 self.sees_end()
 
     def sees_once(self, action: Create | ReadLog) -> None:
-        assert action not in self.once, "each pod is created once, and each log is read once"
-        self.once.add(action)
+        assert (type(action), action.pod) not in self.once, "each pod is created once, and each log is read once"
+        self.once.add((type(action), action.pod))
 
     def sees_force(self, now: float, action: Force) -> None:
         assert action.pods

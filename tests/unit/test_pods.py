@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,7 +108,7 @@ class Scene:
         self.wholes += 1
 
     def be_patient(self) -> None:
-        self.gang.state = replace(self.gang.state, silence=60.0)
+        self.gang.state = self.gang.state._replace(silence=60.0)
 
     def begin(self) -> None:
         self.task = asyncio.ensure_future(self.gang.run(self.pods))
