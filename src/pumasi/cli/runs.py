@@ -89,13 +89,13 @@ def place_in(arguments: Arguments) -> Place | None:
 
 
 def _namespace_in(arguments: Arguments) -> str:
-    from pumasi.pools.kubernetes import words
+    from pumasi.pools.kubernetes import notation
 
     name = arguments.last("namespace")
     if name is None:
         return ""
     try:
-        words.namespace(name)
+        notation.namespace(name)
     except SpecError as error:
         raise UsageError(f"--namespace: {error.message}.", f"{error.hint.capitalize()}.") from None
     return name

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from pumasi.core.requirements import Line, from_pyproject, parse
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
+from pumasi.pools.kubernetes.notation import files_mount
 from pumasi.pools.kubernetes.options import KubernetesOptions
-from pumasi.pools.kubernetes.words import files_mount
 
 CONVERTED = ".pumasi/requirements.txt"
 """Where a list that was made of a pyproject.toml or a uv.lock is in the folder that travels, which never has a .pumasi

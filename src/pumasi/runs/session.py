@@ -37,7 +37,7 @@ from pumasi.core.spec import Spec, run_name
 from pumasi.errors import ClusterTrouble, NotThere, PumasiError, SystemTrouble
 from pumasi.pools import open_pool
 from pumasi.pools.base import Found, FoundTask, Request, found_task
-from pumasi.pools.kubernetes import words
+from pumasi.pools.kubernetes import notation
 from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.registry import FLOWS
 from pumasi.runs.locate import find_program, find_python
@@ -280,7 +280,7 @@ def _settled(spec: Spec) -> Spec:
     found = connect(spec.context, os.environ)
     where = f"k8s:{found.context}" if found.context else "k8s"
     asked = spec[KubernetesOptions]
-    volume = (f"{words.volume(asked.volume).name}:{words.VOLUME_PATH}",) if asked.volume else ()
+    volume = (f"{notation.volume(asked.volume).name}:{notation.VOLUME_PATH}",) if asked.volume else ()
     mounts = (*volume, *(mount for mount in asked.mounts if mount not in volume))
     return spec.changed({"on": where, "namespace": asked.namespace or found.namespace, "mounts": mounts})
 

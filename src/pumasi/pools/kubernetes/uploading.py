@@ -29,8 +29,8 @@ from pumasi.kube.waiting import within
 from pumasi.pools.kubernetes import manifests, pod_facts
 from pumasi.pools.kubernetes.discovery import NOT_ENDED
 from pumasi.pools.kubernetes.manifests import DOMAIN, PYTHON, Object, Owner
+from pumasi.pools.kubernetes.notation import VOLUME_PATH
 from pumasi.pools.kubernetes.volumes import Volume, holders
-from pumasi.pools.kubernetes.words import VOLUME_PATH
 
 Say = Callable[[str], None]
 """Is told what is done, in one sentence; what is still going on ends in "…"."""
