@@ -1,7 +1,7 @@
 """What a task costs the manager: a flow of tasks that do nothing, in a pool without processes.
 
-Goals: the time per task at 20,000 is at most 1.2 times that at 200, and memory grows by less than 1 KB per task; without
-a record of it, and with the store on disk.
+Goals: the time per task at 20,000 is at most 1.2 times that at 200, and memory grows by less than 1 KB per task;
+without a record of it, and with the store on disk.
 """
 
 from __future__ import annotations

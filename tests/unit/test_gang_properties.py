@@ -11,7 +11,7 @@ import heapq
 import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -189,7 +189,7 @@ class Cluster:
 
     def send(self, delay: float, event: Observation | Callable[[], None]) -> None:
         at = self.now + delay
-        event = replace(event, at=at) if isinstance(event, Observation) else event
+        event = event._replace(at=at) if isinstance(event, Observation) else event
         heapq.heappush(self.due, (at, next(self.order), event))
 
     # ---- what a watch shows
@@ -454,7 +454,7 @@ class Witness:
         self.asked: float | None = None
         self.told_silent = self.told_done = False
         self.refused = False
-        self.once: set[Create | ReadLog] = set()
+        self.once: set[tuple[type[Action], str]] = set()
         self.creating: set[str] = set()
         self.pods: dict[str, Object] = {}
         self.forcing: set[str] = set()
@@ -514,8 +514,8 @@ class Witness:
                 self.sees_end()
 
     def sees_once(self, action: Create | ReadLog) -> None:
-        assert action not in self.once, "each pod is created once, and each log is read once"
-        self.once.add(action)
+        assert (type(action), action.pod) not in self.once, "each pod is created once, and each log is read once"
+        self.once.add((type(action), action.pod))
 
     def sees_force(self, now: float, action: Force) -> None:
         assert action.pods
@@ -608,7 +608,7 @@ ends = st.lists(st.sampled_from([0.0, 0.04, 0.3, 1.0, 6.0, 31.0, 50.0, 90.0]), m
 whims = st.binary(min_size=150, max_size=150)
 
 
-@settings(max_examples=3000, database=None)
+@settings(max_examples=1500, database=None)
 @given(st.sampled_from([1, 2, 3, 25]), ends, whims)
 def test_every_gang_comes_to_one_true_end_whatever_the_cluster_does(
     size: int, asked: list[float], whims: bytes
@@ -619,7 +619,7 @@ def test_every_gang_comes_to_one_true_end_whatever_the_cluster_does(
     check(cluster, asked)
 
 
-@settings(max_examples=1500, database=None)
+@settings(max_examples=1000, database=None)
 @given(st.integers(1, 3), st.booleans(), ends, whims)
 def test_every_gang_that_is_adopted_comes_to_one_true_end(
     size: int, ran: bool, asked: list[float], whims: bytes
@@ -688,7 +688,7 @@ observations = st.one_of(
 )
 
 
-@settings(max_examples=2000, database=None)
+@settings(max_examples=1000, database=None)
 @given(st.integers(1, 2), st.booleans(), st.lists(observations, min_size=8, max_size=40))
 def test_senseless_observations_in_any_order_never_raise_and_never_end_twice(
     size: int, adopted: bool, senseless: list[Observation]

@@ -243,7 +243,7 @@ def _tells(name: str, thing: Any) -> bool:
     """Whether it is what has the task's end, or no longer the task."""
     if name != RUN_ID:
         return True
-    return json.loads(thing["data"]["state.json"]).get("tasks") == {}
+    return bool(json.loads(thing["data"]["state.json"]).get("tasks") == {})
 
 
 def _state(api: FakeApi) -> dict[str, Any]:

@@ -91,13 +91,13 @@ def place_in(arguments: Arguments) -> Place | None:
 
 
 def _namespace_in(arguments: Arguments) -> str:
-    from pumasi.core import kubewords
+    from pumasi.pools.kubernetes import notation
 
     name = arguments.last("namespace")
     if name is None:
         return ""
     try:
-        kubewords.namespace(name)
+        notation.namespace(name)
     except SpecError as error:
         raise UsageError(f"--namespace: {error.message}.", f"{error.hint.capitalize()}.") from None
     return name

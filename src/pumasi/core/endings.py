@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pumasi.core import frameworks
-from pumasi.core.kubewords import quantity
 from pumasi.core.outcome import Outcome, Verdict
 
 
 class Setting(NamedTuple):
     """What good advice depends on: the image that the program runs in, if any; how much memory a slot may use, where
-    there is a limit (bytes); and whether checkpoints outlive what wrote them."""
+    there is a limit, and twice that, both as users write it; and whether checkpoints outlive what wrote them."""
 
     image: str = ""
-    memory: int | None = None
+    memory: tuple[str, str] | None = None
     keeps_checkpoints: bool = True
 
 
@@ -169,7 +168,7 @@ def _about_restarts(setting: Setting) -> str:
 
 def _about_memory(setting: Setting) -> str:
     if setting.memory is not None:
-        may, more = quantity(setting.memory), quantity(2 * setting.memory)
+        may, more = setting.memory
         return f"Each slot may use {may}: raise it, as in --memory {more}, or try a smaller batch."
     if setting.image:
         return "Its node was full: --memory reserves what each slot needs; or try a smaller batch."

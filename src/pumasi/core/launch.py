@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.core.flows import MAIN, Task
-from pumasi.core.frameworks import Gang, agent_parts, chief_ports, decides, environment, hostfile, settle_see_gpus
+from pumasi.core.frameworks import (
+    Gang,
+    agent_parts,
+    chief_ports,
+    decides,
+    environment,
+    extra_roles,
+    hostfile,
+    settle_see_gpus,
+)
 from pumasi.core.placeholders import fill
 from pumasi.core.ranks import Rank, RankTable, rank_table
 
@@ -78,15 +87,15 @@ class Attempt(NamedTuple):
 
 def gang_of(spec: Spec, program: Program, attempt: Attempt) -> Gang:
     share = dict.fromkeys(attempt.placement, 1) if spec.per_node else attempt.placement
-    table = rank_table(share, ps=spec.ps, evaluator=spec.evaluator)
-    sight = settle_see_gpus(program.framework, spec.see_gpus, per_node=spec.per_node, slot_as_node=spec.slot_as_node)
+    table = rank_table(share, extra_roles(spec))
+    sight = settle_see_gpus(spec, program.framework)
     return Gang(
         run=attempt.run,
         attempt=attempt.number,
         restarts=spec.restarts,
         table=table,
         per_node=spec.per_node,
-        slot_as_node=spec.slot_as_node,
+        sections=spec.sections,
         gpus=_gpus(spec, attempt, table),
         see_gpus=sight,
         slots_per_node=tuple(attempt.placement[name] for name in table.nodes),

@@ -17,6 +17,7 @@ from pumasi.core.frameworks.mpi import check_startable
 from pumasi.core.launch import Program
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
+from pumasi.pools.local.options import LocalOptions
 from pumasi.registry import FLOWS
 from pumasi.runs.binaries import Mpirun, find_libraries, find_mpirun
 from pumasi.runs.packages import find_setup
@@ -115,7 +116,8 @@ def _parts(spec: Spec, environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]
 
 
 def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
-    layout = Layout(spec.at_once, spec.nodes or (spec.at_once,), spec.per_node, spec.slot_as_node, spec.shim)
+    shares = spec[LocalOptions].nodes or (spec.at_once,)
+    layout = Layout(spec.at_once, shares, spec.per_node, spec.shim, sections=spec.sections)
     cores = os.cpu_count() or 1
     crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node and spec.pool == "local"
     crowded = (f"{spec.slots} processes share the {cores} cores of this machine.",) if crowd else ()

@@ -25,7 +25,6 @@ from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, package
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
-from pumasi.core.results import result_on_volume
 from pumasi.errors import ClusterTrouble, DoesNotFit, RunBusy, Unreachable
 from pumasi.kube.waiting import end_task
 from pumasi.pools.base import Found, FoundTask, Order, Pool, kept_task
@@ -295,7 +294,8 @@ class Manager:
             self._recorder.event(now, events.Reported(others=report))
         told = outcome.told()
         if outcome.verdict is Verdict.DONE:
-            result = result_on_volume(self._spec, self._folder, report.get("final") if report else None)
+            final = report.get("final") if report else None
+            result = self._spec.place.result(self._spec, self._folder, final)
             told |= {"result": result} if result else {}
         # In this order: who sees that the run has ended finds the event that tells how.
         self._recorder.event(now, events.Finished(run=self._run_id, **told))
@@ -397,7 +397,7 @@ class Manager:
         looked, spec, size = time.monotonic(), self._work(task, attempt).spec, self._size(task)
         try:
             nodes = await self._pool.nodes()
-            placement = plan(nodes, spec.slots, most_per_node=spec.max_per_node).placement
+            placement = plan(nodes, spec.slots, most_per_node=spec.place.most_per_node).placement
         except Unreachable as error:
             refused = manage.Refused(time.monotonic(), task, attempt, error.message, False, error.hint)
         except DoesNotFit as error:
@@ -421,7 +421,7 @@ class Manager:
         """What would not fit even if nobody else were there is told as that."""
         now = time.monotonic()
         try:
-            plan(self._pool.capacity(), spec.slots, most_per_node=spec.max_per_node)
+            plan(self._pool.capacity(), spec.slots, most_per_node=spec.place.most_per_node)
         except DoesNotFit as never:
             return manage.Refused(now, task, attempt, never.message, True, never.hint)
         remark, waiting, gist = self._pool.shortage(spec.slots)
@@ -572,8 +572,7 @@ class Manager:
 
 def _asked(spec: Spec, task: Task) -> Spec:
     """What a task asks for; options that there are not mean nothing."""
-    known = {name: value for name, value in task.options.items() if hasattr(spec, name)}
-    return replace(spec, **{**known, "slots": task.slots or spec.slots, "env": {**spec.env, **task.env}})
+    return spec.changed({**task.options, "slots": task.slots or spec.slots, "env": {**spec.env, **task.env}})
 
 
 def _named(gang: Gang, order: Order, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pumasi.agent.processes import kill_family
-from pumasi.core import kubewords
+from pumasi.catalogue import defaults, recorded_spec
 from pumasi.core.command import script_of
 from pumasi.core.events import Finished, Left, Note, StopAsked
 from pumasi.core.flows import Flow
@@ -31,10 +31,12 @@ from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, program
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
-from pumasi.core.spec import DEFAULTS, Spec, parse_spec, run_name
+from pumasi.core.spec import Spec, run_name
 from pumasi.errors import ClusterTrouble, NotThere, PumasiError, SystemTrouble
 from pumasi.pools import open_pool
 from pumasi.pools.base import Request
+from pumasi.pools.kubernetes import notation
+from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.registry import FLOWS
 from pumasi.runs.adoption import left_behind
 from pumasi.runs.locate import find_program, find_python
@@ -139,7 +141,7 @@ def _is_there(record: RunRecord) -> bool:
     from pumasi.pools.kubernetes.pool import program_left
 
     try:
-        asyncio.run(program_left(parse_spec(record.spec), record.id, os.environ))
+        asyncio.run(program_left(recorded_spec(record.spec), record.id, os.environ))
     except NotThere:
         return False
     return True
@@ -170,8 +172,9 @@ def preview(spec: Spec) -> dict[str, Any]:
     home = default_home(os.environ)
     spec, program, _ = prepare(spec, home)
     run_id = f"{run_name(spec)}-xxxxx"
+    usual = defaults()
     told = {
-        "spec": {name: value for name, value in spec.dump().items() if value != DEFAULTS[name]},
+        "spec": {name: value for name, value in spec.dump().items() if value != usual[name]},
         "framework": program.framework,
         "because": program.because,
         **({"setup": _asked_setup(program)} if program.setup else {}),
@@ -259,9 +262,10 @@ def _settled(spec: Spec) -> Spec:
 
     found = connect(spec.context, os.environ)
     where = f"k8s:{found.context}" if found.context else "k8s"
-    volume = (f"{kubewords.volume(spec.volume).name}:{kubewords.VOLUME_PATH}",) if spec.volume else ()
-    mounts = (*volume, *(mount for mount in spec.mounts if mount not in volume))
-    return replace(spec, on=where, namespace=spec.namespace or found.namespace, mounts=mounts)
+    asked = spec[KubernetesOptions]
+    volume = (f"{notation.volume(asked.volume).name}:{notation.VOLUME_PATH}",) if asked.volume else ()
+    mounts = (*volume, *(mount for mount in asked.mounts if mount not in volume))
+    return spec.changed({"on": where, "namespace": asked.namespace or found.namespace, "mounts": mounts})
 
 
 def pack_program(spec: Spec, say: Say, leave_out: LeaveOut = lambda status, head: False) -> tuple[Program, bytes]:
@@ -532,7 +536,7 @@ def main(home: str, run_id: str, mode: str) -> int:
     """The background manager."""
     store = Store.open(Path(home))
     record = store.run(run_id)
-    spec = parse_spec(record.spec)
+    spec = recorded_spec(record.spec)
     if mode == "adopt":
         session = _adopting(store, record, spec, Unwatched(), terminal=False)
     else:

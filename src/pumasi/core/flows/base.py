@@ -137,10 +137,6 @@ class FlowType(ABC):
     def check(self, spec: Spec) -> None:  # noqa: B027
         """Raises SpecError for what can't work, whoever waits."""
 
-    def contradictions(self, spec: Spec) -> Iterable[tuple[str, str, str, str]]:
-        """A field, what it takes, the other field that does not go with that, and what to do."""
-        return ()
-
     def settle(self, spec: Spec, environ: Mapping[str, str]) -> Spec:
         """With what it takes from the environment of whoever starts the run."""
         return spec

@@ -84,6 +84,7 @@ def mismatch(program: str, library: Build, mpirun: str, launcher: Build) -> str:
 
 class Mpi(Framework):
     name = "mpi"
+    synonyms = ("openmpi",)
     modules = ("mpi4py",)
     starts = ("mpi4py.MPI",)
     launchers = ("mpirun", "mpiexec", "orterun", "prterun")

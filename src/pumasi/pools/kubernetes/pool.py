@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.agent.files import agent_text, installer_files, shim_files
-from pumasi.core import kubewords
 from pumasi.core.endings import Setting
 from pumasi.core.events import Note, Restarting
 from pumasi.core.flows import MAIN
-from pumasi.core.kubewords import toleration
 from pumasi.core.launch import Program
 from pumasi.core.person import Person
 from pumasi.core.planning import Node, plan
@@ -36,11 +34,13 @@ from pumasi.kube.api import Api
 from pumasi.kube.config import connect
 from pumasi.kube.waiting import end_task, set_within, within
 from pumasi.pools.base import Found, FoundTask, Order, Pool, Request, Shortage, Sink, found_task
-from pumasi.pools.kubernetes import holding, manifests, pod_facts, quotas, uploading, volumes
+from pumasi.pools.kubernetes import holding, manifests, notation, pod_facts, quotas, uploading, volumes
 from pumasi.pools.kubernetes.discovery import LEAVING, Object, Room, has_image, is_leaving, unlabelled
 from pumasi.pools.kubernetes.gang import MARGIN
 from pumasi.pools.kubernetes.lookout import Lookout, View
 from pumasi.pools.kubernetes.manifests import CodeObjects
+from pumasi.pools.kubernetes.notation import toleration
+from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.pods import PodGang
 from pumasi.pools.kubernetes.queueing import Left, Waiter, ahead_of, leave_room, wish_of, write_wish
 from pumasi.pools.kubernetes.record import LONGEST, Age, Content, Record, anchor_path, path_of, read
@@ -71,14 +71,15 @@ BLIND = (
 async def open_pool(request: Request, *, adopt: bool) -> AsyncIterator[Pool]:
     """Makes the run's record in the cluster, or takes it over; and closes it when the run has ended."""
     spec = request.spec
+    asked = spec[KubernetesOptions]
     connection = connect(spec.context, os.environ)
     async with Api(connection) as api:
-        record = Record(api, spec.namespace or connection.namespace, request.run, _manager_name())
+        record = Record(api, asked.namespace or connection.namespace, request.run, _manager_name())
         pool = await (_take_over(api, request, record) if adopt else make_run(api, request, record))
         try:
             yield pool
         finally:
-            await (record.finish(spec.keep) if record.has_ended else record.leave())
+            await (record.finish(asked.keep) if record.has_ended else record.leave())
 
 
 def _manager_name() -> str:
@@ -132,7 +133,7 @@ async def detach(request: Request) -> None:
     spec = request.spec
     connection = connect(spec.context, os.environ)
     async with Api(connection) as api:
-        namespace = spec.namespace or connection.namespace
+        namespace = spec[KubernetesOptions].namespace or connection.namespace
         await _check_account(api, namespace)
         record = Record(api, namespace, request.run, "")
         for note in request.program.notes:  # The manager finds the run begun, and does not tell them again.
@@ -218,7 +219,7 @@ async def program_left(spec: Spec, run: str, environ: Mapping[str, str]) -> Prog
     """What a run that goes on in the cluster runs."""
     connection = connect(spec.context, environ)
     async with Api(connection) as api:
-        content = read(await api.get(path_of(spec.namespace or connection.namespace, run)))
+        content = read(await api.get(path_of(spec[KubernetesOptions].namespace or connection.namespace, run)))
     if content.state.get("ended"):
         raise NotThere(f"{run} has ended already.")
     return program_of(content)
@@ -250,6 +251,7 @@ class KubernetesPool(Pool):
     """For one run, whose record owns what is made here."""
 
     def __init__(self, api: Api, spec: Spec, framework: str, record: Record, code: CodeObjects) -> None:
+        asked = spec[KubernetesOptions]
         self._api = api
         self._namespace = record.namespace
         self._kubectl = api.connection.kubectl(record.namespace)
@@ -280,7 +282,8 @@ class KubernetesPool(Pool):
         self._keep = 0.0
         self.copy = record
         self.changed = lambda: None
-        self.setting = Setting(spec.image, spec.memory, kubewords.files_mount(spec.mounts) is not None)
+        memory = (notation.quantity(asked.memory), notation.quantity(2 * asked.memory)) if asked.memory else None
+        self.setting = Setting(asked.image, memory, notation.files_mount(asked.mounts) is not None)
         self.confirm = spec.silence + spec.grace + 2 * MARGIN
         record.wish = write_wish(wish_of(spec))
         record.stop = lambda force, by: self.stop(force, by)
@@ -328,15 +331,16 @@ class KubernetesPool(Pool):
     @property
     def wants_volume(self) -> bool:
         """One for its files, beside those that are only mounted."""
-        return self._spec.volume is not None or FLOWS.get(self._spec.strategy).shares_files
+        return self._spec[KubernetesOptions].volume is not None or FLOWS.get(self._spec.strategy).shares_files
 
     async def find_volume(self) -> None:
         """That which the tasks of a run share; it may have to be made."""
         spec = self._spec
-        if spec.volume is not None:
-            name, size = kubewords.volume(spec.volume)
+        asked = spec[KubernetesOptions]
+        if asked.volume is not None:
+            name, size = notation.volume(asked.volume)
             self._volume = await volumes.ensure(self._api, self._namespace, name, size)
-        elif self.wants_volume and (found := kubewords.files_mount(spec.mounts)):
+        elif self.wants_volume and (found := notation.files_mount(asked.mounts)):
             self._volume = await volumes.find(self._api, self._namespace, found.claim)
 
     @property
@@ -347,17 +351,18 @@ class KubernetesPool(Pool):
     async def send_files(self, files: Mapping[str, Path], say: Callable[[str], None]) -> None:
         """What the run needs of this machine, beside its code. It may take long: first, whether there is any use."""
         spec = self._spec
+        asked = spec[KubernetesOptions]
         if not files or self._volume is None:
             return
         await self.check_fit()
         where = uploading.Where(
             self._namespace,
             self._volume,
-            spec.image,
+            asked.image,
             spec.python or manifests.PYTHON,
-            spec.node_selector,
-            [toleration(text) for text in spec.tolerations],
-            as_image_user=spec.as_image_user,
+            asked.node_selector,
+            [toleration(text) for text in asked.tolerations],
+            as_image_user=asked.as_image_user,
             node=self._rooms[0].name if self._single and self._rooms else "",
         )
         await uploading.put(self._api, where, files, say)
@@ -383,7 +388,7 @@ class KubernetesPool(Pool):
         try:
             shares = self._best_shares(self._spec.at_once)
         except DoesNotFit as error:
-            if said := unlabelled(self._view.nodes, self._spec.node_selector):
+            if said := unlabelled(self._view.nodes, self._spec[KubernetesOptions].node_selector):
                 raise DoesNotFit(said, "Check --node-selector: kubectl get nodes --show-labels") from None
             hint = f"{_asked_for(self._spec)} --node-selector and --toleration decide which nodes count."
             reason = f"Even if nobody else used the cluster: {error.message}"
@@ -393,7 +398,9 @@ class KubernetesPool(Pool):
 
     def _best_shares(self, slots: int) -> list[int]:
         """Those of the fewest nodes that it takes, if nobody else uses them."""
-        return list(plan(self.capacity(), slots, most_per_node=self._spec.max_per_node).placement.values())
+        return list(
+            plan(self.capacity(), slots, most_per_node=self._spec[KubernetesOptions].max_per_node).placement.values()
+        )
 
     async def _check_quotas(self, shares: Iterable[int]) -> None:
         """Who may not list them learns it when the pods are refused."""
@@ -578,7 +585,7 @@ class KubernetesPool(Pool):
             return
         gang = self._gang(order, sink)
         gang.needs = self._least_needs(order)
-        gang.patched = bool(self._spec.patches)
+        gang.patched = bool(self._spec[KubernetesOptions].patches)
         self._start(gang, gang.run(pods))
 
     def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
@@ -601,9 +608,10 @@ class KubernetesPool(Pool):
     def _whole(self) -> None:
         """From now on it goes on without us, as long as it may."""
         spec = self._spec
+        asked = spec[KubernetesOptions]
         limit = LONGEST if spec.timeout is None else spec.timeout + spec.grace + self.confirm
-        self._keep = spec.keep
-        self._record.extend(limit, spec.keep)
+        self._keep = asked.keep
+        self._record.extend(limit, asked.keep)
 
     def _start(self, gang: PodGang, life: Coroutine[Any, Any, None]) -> None:
         key = (gang.order.task, gang.order.attempt)
@@ -707,18 +715,19 @@ class KubernetesPool(Pool):
 
     async def start_manager(self) -> None:
         """Its Job, when all that its pods will need is there."""
+        asked = self._spec[KubernetesOptions]
         from pumasi.pools.kubernetes import manager_job
 
         package = manager_job.package_map(self._run, self._record.owner)
         await asyncio.gather(self._be_uploaded(), self._api.create(self._path("configmaps"), package))
-        tolerations = [toleration(text) for text in self._spec.tolerations]
-        job = manager_job.manager_job(self._run, self._record.owner, self._spec.image, package, tolerations)
+        tolerations = [toleration(text) for text in asked.tolerations]
+        job = manager_job.manager_job(self._run, self._record.owner, asked.image, package, tolerations)
         await self._api.create(anchor_path(self._namespace), job)
 
     async def see_manager(self, say: Callable[[str], None]) -> None:
         """That it will never start is told to whoever has just asked for it. Where a node has its image, there is
         nothing to wait for."""
-        if not has_image(self._view.nodes, self._spec.image):
+        if not has_image(self._view.nodes, self._spec[KubernetesOptions].image):
             with contextlib.suppress(asyncio.TimeoutError, Forbidden, Unreachable):
                 await within(self._manager_begins(say), MANAGER_SECONDS)
 
@@ -797,12 +806,13 @@ def _names(pods: Sequence[Object]) -> str:
 
 def _asked_for(spec: Spec) -> str:
     """Each slot asks for 1 CPU (less with --cpus 0.5). Or, where the user has said how many: (set by --cpus)."""
+    options = spec[KubernetesOptions]
     cores, asked = manifests.cores_of(spec), []
     if spec.gpu == "required":
-        asked.append(f"1 {spec.gpu_resource} (another kind with --gpu-resource)")
+        asked.append(f"1 {options.gpu_resource} (another kind with --gpu-resource)")
     if cores:
-        why = "less with --cpus 0.5" if spec.cpus is None else "set by --cpus"
+        why = "less with --cpus 0.5" if options.cpus is None else "set by --cpus"
         asked.append(f"{cores:g} CPU{'s' * (cores > 1)} ({why})")
-    if spec.memory:
-        asked.append(f"{kubewords.quantity(spec.memory)} of memory (set by --memory)")
+    if options.memory:
+        asked.append(f"{notation.quantity(options.memory)} of memory (set by --memory)")
     return f"Each slot asks for {', '.join(asked)}."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pumasi.core.flows.average import checks
 from pumasi.core.flows.average.flow import Average
+from pumasi.core.flows.average.options import AverageOptions
 from pumasi.core.flows.average.plan import AVERAGE, DATA, EVALUATE, Plan, suffix_of, without_suffix
 from pumasi.core.flows.base import Flow, FlowType, Words
 
@@ -24,25 +25,27 @@ class AverageType(FlowType):
     name = "average"
     synonyms = ("averaging", "fedavg", "localsgd")
     summary = "copies that are averaged"
+    options = AverageOptions
     shares_files = True
     steps = "pumasi.core.flows.average.steps"
     step_modules = ("pumasi.errors", "pumasi.report", "pumasi.data", "pumasi.models")
 
     def open(self, spec: Spec, folder: str) -> Flow:
         self.check(spec)
-        data = spec.split or spec.copy
+        options = spec[AverageOptions]
+        data = options.split or options.copy
         places = {path: f"{folder}/{place}" for place, path in checks.sent(spec).items()}
         return Average(
             Plan(
                 slots=spec.slots,
-                rounds=spec.rounds,
+                rounds=options.rounds,
                 folder=folder,
                 suffix=suffix_of(spec.command),
                 data=places.get(data, data) if data else None,
-                evaluated=spec.evaluate is not None,
-                least=spec.min_models or (spec.slots + 1) // 2,
-                init=places.get(spec.init, spec.init) if spec.init else "",
-                best=spec.best,
+                evaluated=options.evaluate is not None,
+                least=options.min_models or (spec.slots + 1) // 2,
+                init=places.get(options.init, options.init) if options.init else "",
+                best=options.best,
                 save=checks.saved(spec),
                 values=checks.values_of(spec),
             )
@@ -50,9 +53,6 @@ class AverageType(FlowType):
 
     def check(self, spec: Spec) -> None:
         checks.check(spec)
-
-    def contradictions(self, spec: Spec) -> Iterable[tuple[str, str, str, str]]:
-        return checks.contradictions(spec)
 
     def settle(self, spec: Spec, environ: Mapping[str, str]) -> Spec:
         known = {name: environ[name] for name in checks.VARIABLES if name in environ}
@@ -66,11 +66,12 @@ class AverageType(FlowType):
         return int(asked.get("slots", 1)) + 1
 
     def programs(self, spec: Spec) -> Mapping[str, Words]:
+        options = spec[AverageOptions]
         found = {AVERAGE: Words(("average",), is_step=True)}
-        if spec.split or spec.copy:
-            found[DATA] = Words(("split" if spec.split else "copy",), is_step=True)
-        if spec.evaluate:
-            found[EVALUATE] = Words(tuple(spec.evaluate))
+        if options.split or options.copy:
+            found[DATA] = Words(("split" if options.split else "copy",), is_step=True)
+        if options.evaluate:
+            found[EVALUATE] = Words(tuple(options.evaluate))
         return found
 
     def words(self, spec: Spec, command: Sequence[str]) -> tuple[str, ...]:
@@ -80,18 +81,22 @@ class AverageType(FlowType):
         return checks.sent(spec)
 
     def reads(self, spec: Spec) -> Mapping[str, bool]:
-        here = [spec.split or spec.copy, spec.init] if spec.pool == "local" else self.files(spec).values()
-        return {path: path != spec.init for path in here if path}
+        options = spec[AverageOptions]
+        named = {options.split or options.copy: True, options.init: False}
+        there = {path for path in named if path and spec.pool != "local" and spec.place.keeps(path)}
+        return {path: may_be_folder for path, may_be_folder in named.items() if path and path not in there}
 
     def writes(self, spec: Spec) -> Iterable[str]:
-        return [spec.save] if spec.save and spec.pool == "local" else []
+        save = spec[AverageOptions].save
+        return [save] if save and spec.pool == "local" else []
 
     def notes(self, spec: Spec) -> Iterable[str]:
-        return [_POOR] if spec.slots > 1 and spec.rounds == 1 and spec.init is None else []
+        options = spec[AverageOptions]
+        return [_POOR] if spec.slots > 1 and options.rounds == 1 and options.init is None else []
 
     def sample(self, spec: Spec) -> Spec:
         """One round: all are alike."""
-        return replace(spec, rounds=1)
+        return spec.changed({"rounds": 1})
 
 
 FLOW = AverageType()
