@@ -110,9 +110,12 @@ def size_of(spec: Mapping[str, Any]) -> int:
     """How many processes the run will have at least, as far as its spec tells."""
     if spec.get("strategy", "together") != "together":
         return int(spec.get("slots", 1)) + 1
+    from pumasi.catalogue import recorded_spec
+    from pumasi.core.frameworks import extra_roles
+
     nodes = spec.get("nodes")
     trainers = (len(nodes) if nodes else 1) if spec.get("per_node") else spec.get("slots", 1)
-    return int(trainers + spec.get("ps", 0) + bool(spec.get("evaluator")))
+    return int(trainers) + len(extra_roles(recorded_spec(spec)))
 
 
 def times_of(record: RunRecord, events: Iterable[EventRow]) -> tuple[float, float]:

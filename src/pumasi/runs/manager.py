@@ -434,7 +434,7 @@ class Manager:
 
     def _outcome(self, order: Order, facts: Mapping[str, Any]) -> Outcome:
         size = len(self._gangs[order.task, order.attempt].table.ranks)
-        return outcome_of(facts, order.nodes, size, self._pool.setting)
+        return outcome_of(facts, order.nodes, size, self._pool.setting._replace(framework=self._program.framework))
 
 
 def _shortened(outcome: Outcome) -> Outcome:
