@@ -125,7 +125,9 @@ def _shared(spec: Spec, program: Program, attempt: Attempt, gang: Gang) -> dict[
         "names": list(table.nodes),
         "first": attempt.first,
         "total": 1 if program.launcher else len(table.ranks),
-        "deciders": [0] if program.launcher else [rank.rank for rank in table.ranks if decides(gang, rank)],
+        "deciders": [0]
+        if program.launcher
+        else [rank.rank for rank in table.ranks if decides(gang, rank, program.framework)],
         "hub": [attempt.addresses[0], 0],
         "secret": attempt.secret,
         "chief_ports": list(chief_ports(gang, program.framework)),

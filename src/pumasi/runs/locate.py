@@ -11,9 +11,8 @@ from pathlib import Path
 
 from pumasi.agent.files import installer_files, shim_files
 from pumasi.core.command import program_of, script_of
-from pumasi.core.frameworks import Layout
+from pumasi.core.frameworks import Framework, Layout, find_framework, is_reaching_out, package_of
 from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, may_be_newer, traps
-from pumasi.core.frameworks.mpi import check_startable
 from pumasi.core.launch import Program
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
@@ -29,7 +28,6 @@ _STEP = (
     "from {} import main; sys.exit(main(sys.argv[1:]))"
 )
 """What a flow does itself between the user's programs, with their Python."""
-_CHIEF_ONLY = frozenset(("mpirun", "mpiexec", "horovodrun"))
 
 
 def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
@@ -43,10 +41,11 @@ def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
     found = _detect(spec, sources, told, command[0], tuple(libraries))
     if spec.framework != "auto":
         found = found._replace(framework=spec.framework, because="as told")
-    launcher = program_of(spec.command) in _CHIEF_ONLY
+    launcher = is_reaching_out(program_of(spec.command))
+    framework = find_framework(found.framework)
     setup = find_setup(spec, find_python(spec, environ) if here else spec.python or "python3")
-    by_mpi = found.framework == "mpi" and spec.at_once > 1 and not launcher
-    mpirun = _mpirun(spec, command, libraries, told) if by_mpi else None
+    by_mpi = framework is not None and framework.by_mpirun and spec.at_once > 1 and not launcher
+    mpirun = _mpirun(spec, command, libraries, told, framework) if framework and by_mpi else None
     return Program(
         command=command,
         framework=found.framework,
@@ -69,9 +68,13 @@ def _libraries(spec: Spec, command: tuple[str, ...], environ: Mapping[str, str])
 
 
 def _mpirun(
-    spec: Spec, command: tuple[str, ...], libraries: Mapping[str, Path | None], environ: Mapping[str, str]
+    spec: Spec,
+    command: tuple[str, ...],
+    libraries: Mapping[str, Path | None],
+    environ: Mapping[str, str],
+    framework: Framework,
 ) -> Mpirun:
-    check_startable(spec.command[0], libraries)
+    framework.check_startable(spec.command[0], libraries)
     return find_mpirun(command[0], libraries, environ) if spec.pool == "local" else Mpirun("mpirun")
 
 
@@ -169,12 +172,9 @@ def _travelled(folder: Path, name: str) -> str:
     return name
 
 
-_COMES_WITH = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed", "horovodrun": "horovod"}
-
-
 def _where_from(folder: Path, name: str) -> str:
-    if name in _COMES_WITH:
-        return f"It comes with {_COMES_WITH[name]}: activate the environment that has it, or name its Python: --python."
+    if package := package_of(name):
+        return f"It comes with {package}: activate the environment that has it, or name its Python: --python."
     if (folder / name).is_file():
         return f"To run the one in this folder: ./{name}"
     return _similar(folder, name)

@@ -567,7 +567,8 @@ class Manager:
         self._post(manage.TurnedAway(now, order.task, order.attempt, reason, hopeless, hint, patience))
 
     def _outcome(self, gang: Gang, order: Order, facts: Mapping[str, Any]) -> Outcome:
-        return outcome_of(facts, order.nodes, len(gang.table.ranks), self._pool.setting)
+        setting = self._pool.setting._replace(framework=self._program.framework)
+        return outcome_of(facts, order.nodes, len(gang.table.ranks), setting)
 
 
 def _asked(spec: Spec, task: Task) -> Spec:
