@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pumasi.core.planning import Node
 from pumasi.pools.base import Order, Pool, Sink
+
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
 
 NODE = "memory"
 DONE = {"cause": "done"}
@@ -53,7 +56,7 @@ class MemoryPool(Pool):
         self._sinks: dict[Key, tuple[Order, Sink]] = {}
         self.changed = lambda: None
 
-    async def nodes(self) -> list[Node]:
+    async def nodes(self, spec: Spec | None = None) -> list[Node]:
         return [Node(NODE, self._slots - sum(self._held.values()))]
 
     def capacity(self) -> list[Node]:
