@@ -176,6 +176,9 @@ class Options:
 class PoolOptions(Options):
     """The options of a pool: also what others may ask about the place where the run is."""
 
+    is_elsewhere: ClassVar[bool] = False
+    """Whether programs that the user names by a path are not those of this machine."""
+
     @property
     def most_per_node(self) -> int | None:
         """How many slots of the run may be on one node; None: as many as there is room for."""
