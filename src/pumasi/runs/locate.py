@@ -11,35 +11,29 @@ from pathlib import Path
 
 from pumasi.agent.files import installer_files, shim_files
 from pumasi.core.command import program_of, script_of
-from pumasi.core.flows.average import flow as average
-from pumasi.core.flows.average.checks import sent
-from pumasi.core.flows.average.flow import suffix_of, without_suffix
-from pumasi.core.flows.average.options import AverageOptions
 from pumasi.core.frameworks import Framework, Layout, find_framework, is_reaching_out, package_of
 from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, may_be_newer, traps
 from pumasi.core.launch import Program
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
 from pumasi.pools.local.options import LocalOptions
+from pumasi.registry import FLOWS
 from pumasi.runs.binaries import Mpirun, find_libraries, find_mpirun
 from pumasi.runs.packages import find_setup
 
 MOST_SOURCES = 200
 """Modules beside the script that are looked at for the framework that they import."""
-STEP = (
-    "-c",
+_STEP = (
     "import os, sys; sys.path[:1] = [os.path.join(os.environ['PUMASI_DIR'], 'steps')]; "
-    "from pumasi.steps import main; sys.exit(main(sys.argv[1:]))",
+    "from {} import main; sys.exit(main(sys.argv[1:]))"
 )
-"""What we do ourselves between the user's programs, with their Python: see `steps`."""
+"""What a flow does itself between the user's programs, with their Python."""
 
 
 def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
     folder = Path(spec.workdir)
     here = spec.pool == "local"
-    command = _resolved(spec, environ)
-    if spec.strategy == "average":
-        command = without_suffix(command, suffix_of(spec.command))
+    command = FLOWS.get(spec.strategy).words(spec, _resolved(spec, environ))
     script = script_of(spec.command)
     sources = dict(_sources(folder, script)) if script else {}
     told = {**environ, **spec.env}
@@ -109,40 +103,28 @@ def _resolved(spec: Spec, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _parts(spec: Spec, environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """The commands of tasks beside the trainers."""
-    if spec.strategy != "average":
-        return {}
-    asked = spec[AverageOptions]
+    """The commands of tasks that run something else than the main one."""
+    flow = FLOWS.get(spec.strategy)
+    programs = flow.programs(spec)
+    for path, may_be_folder in flow.reads(spec).items():
+        _check_file(Path(spec.workdir), path, may_be_folder=may_be_folder)
+    for path in flow.writes(spec):
+        _check_writable(Path(spec.workdir, path))
     python = find_python(spec, environ) if spec.pool == "local" else spec.python or "python3"
-    parts: dict[str, tuple[str, ...]] = {average.AVERAGE: (python, *STEP, "average")}
-    here = [asked.split or asked.copy, asked.init] if spec.pool == "local" else sent(spec).values()
-    for path in filter(None, here):
-        _check_file(Path(spec.workdir), path, may_be_folder=path != asked.init)
-    if asked.save and spec.pool == "local":
-        _check_writable(Path(spec.workdir, asked.save))
-    if asked.split or asked.copy:
-        parts[average.DATA] = (python, *STEP, "split" if asked.split else "copy")
-    if asked.evaluate:
-        judge = _resolved(replace(spec, command=asked.evaluate), environ)
-        parts[average.EVALUATE] = without_suffix(judge, suffix_of(spec.command))
-    return parts
-
-
-_POOR = (
-    "To average once, at the end, models that began apart is likely to be poor: the same weight means another thing in "
-    "each. --rounds with {init}, or --init, gives them a common start; --evaluate shows whether it helped."
-)
+    step = (python, "-c", _STEP.format(flow.steps))
+    return {
+        name: (*step, *words) if is_step else flow.words(spec, _resolved(replace(spec, command=words), environ))
+        for name, (words, is_step) in programs.items()
+    }
 
 
 def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
     shares = spec[LocalOptions].nodes or (spec.at_once,)
     layout = Layout(spec.at_once, shares, spec.per_node, spec.shim, sections=spec.sections)
-    averaged = spec[AverageOptions]
     cores = os.cpu_count() or 1
     crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node and spec.pool == "local"
-    poor = spec.strategy == "average" and spec.slots > 1 and averaged.rounds == 1 and averaged.init is None
     crowded = (f"{spec.slots} processes share the {cores} cores of this machine.",) if crowd else ()
-    return (*_doubts(found), *([_POOR] if poor else []), *crowded, *traps(found, layout))
+    return (*_doubts(found), *FLOWS.get(spec.strategy).notes(spec), *crowded, *traps(found, layout))
 
 
 def _doubts(found: Detection) -> Iterator[str]:

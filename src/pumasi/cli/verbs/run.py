@@ -15,6 +15,7 @@ from pumasi.cli.view.output import say, show, show_json
 from pumasi.cli.view.sentences import left_words
 from pumasi.core.options import OUTPUT
 from pumasi.errors import UsageError
+from pumasi.registry import FLOWS
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -71,7 +72,7 @@ def main(arguments: Arguments) -> int:
     is_plan = arguments.has("dry-run")
     spec = build_spec(flags_of(arguments), current_folder(), os.environ, without_values=is_plan)
     if is_plan:
-        if spec.pool != "local" and spec.strategy == "together":
+        if spec.pool != "local" and FLOWS.get(spec.strategy).is_single:
             return _preview_there(spec, arguments)
         return _preview(spec, as_json=arguments.has("json"))
     if arguments.has("detach"):

@@ -14,8 +14,8 @@ TRIES = 20
 """How often its pod is started again when it fails; being evicted does not count."""
 _PARTS = ("agent", "core", "data", "kube", "models", "pools", "store")
 _MODULES = (
-    *("__init__", "catalogue", "errors", "registry", "report", "runs/__init__", "runs/manager", "runs/recorder"),
-    "steps",
+    *("__init__", "catalogue", "errors", "registry", "report"),
+    *(f"runs/{name}" for name in ("__init__", "adoption", "manager", "recorder")),
 )
 _LEFT_OUT = frozenset(
     f"{name}.py"
