@@ -132,3 +132,10 @@ def _all(section: type[Options], more: Mapping[str, Declared] = {}) -> list[Decl
 def _words(known: Declared) -> set[str]:
     """All that it is written as; flags and names of fields are taken alike, from Python."""
     return {known.name, known.written, known.flag[2:].replace("-", "_"), *([f"-{known.short}"] if known.short else [])}
+
+
+if __name__ == "__main__":
+    import json
+    import sys
+
+    sys.stdout.write(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")
