@@ -218,3 +218,8 @@ def declared(section: type[Options]) -> Mapping[str, Declared]:
 def _declared(section: Any) -> Mapping[str, Declared]:
     fields = (field for field in dataclasses.fields(section) if "option" in field.metadata)
     return {field.name: field.metadata["option"]._replace(name=field.name) for field in fields}
+
+
+def those_of(section: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values for options of this section."""
+    return {name: value for name, value in values.items() if name in declared(section)}

@@ -17,7 +17,8 @@ from pumasi.catalogue import REGISTRIES, Catalogue, catalogue_for
 from pumasi.core.dotenv import parse as parse_variables
 from pumasi.core.fields import closest, show
 from pumasi.core.options import Declared, declared
-from pumasi.core.spec import Spec, check_variable, parse
+from pumasi.core.reading import parse
+from pumasi.core.spec import Spec, check_variable
 from pumasi.errors import SpecError, UsageError
 from pumasi.registry import POOLS
 
