@@ -51,21 +51,6 @@ WHERE = (
 )
 """For the verbs that are about a run."""
 
-CLUSTER = "On a cluster"
-NODES = (
-    Option(("--node-selector",), "only nodes with this label *", "KEY=VALUE", group=CLUSTER),
-    Option(
-        ("--toleration",),
-        "nodes with this taint too; KEY alone: any value; all: any taint *",
-        "KEY[=VALUE][:EFFECT]",
-        group=CLUSTER,
-    ),
-    Option(
-        ("--topology",), "labels of nodes that say what is near to what, from narrow to wide *", "LABEL", group=CLUSTER
-    ),
-)
-"""For the verbs that place slots on a cluster's nodes."""
-
 GROUPS: dict[str, dict[str, str]] = {
     "Start": {
         "run": "run a script or a program, as one process or as a gang",

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pumasi.cli.grammar import CLUSTER, JSON, NODES, Option, Verb
+from pumasi.cli.grammar import JSON, Option, Verb
+from pumasi.cli.options import options_of
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.verbs.nodes import GPU_RESOURCE, NAMESPACE, NVIDIA, ON, cluster, look_with
 from pumasi.cli.view.output import show, show_json
 from pumasi.cli.view.text import table
 from pumasi.errors import SpecError, UsageError
+from pumasi.pools.kubernetes.options import CLUSTER, KubernetesOptions
 
 if TYPE_CHECKING:
     from pumasi.core.planning import Node, Plan
@@ -30,7 +32,7 @@ VERB = Verb(
         Option(("--max-per-node",), "at most so many slots on one node", "N"),
         GPU_RESOURCE._replace(group=CLUSTER),
         NAMESPACE._replace(group=CLUSTER),
-        *NODES,
+        *options_of(KubernetesOptions, "node_selector", "tolerations", "topology"),
         Option(("--explain",), "say why, in sentences"),
         JSON,
     ),

@@ -7,10 +7,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pumasi.cli.grammar import CLUSTER, JSON, NODES, Option, Verb
+from pumasi.cli.grammar import JSON, Option, Verb
+from pumasi.cli.options import options_of
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.view.output import say
 from pumasi.errors import UsageError
+from pumasi.pools.kubernetes.options import CLUSTER, KubernetesOptions
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -69,7 +71,7 @@ VERB = Verb(
             ("ClusterIP", "NodePort", "LoadBalancer"),
             CLUSTER,
         ),
-        *NODES[:2],
+        *options_of(KubernetesOptions, "node_selector", "tolerations"),
         Option(("--dry-run",), "print the objects as YAML, and make nothing", group=CLUSTER),
         Option(("--list",), "list what is served in the namespace, and how to reach it", group=CLUSTER),
         Option(("--token",), "print the token of what is served as --name, and its address", group=CLUSTER),
