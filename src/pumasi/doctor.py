@@ -69,8 +69,8 @@ def examine(place: Place) -> list[Finding]:
 
 def check_python(place: Place) -> list[Finding]:
     """The Python that scripts would be run with here, and what is installed in it."""
+    from pumasi.program.site import find_python
     from pumasi.runs.config import build_spec
-    from pumasi.runs.locate import find_python
 
     try:
         python = find_python(build_spec({"command": ["true"]}, place.folder, place.environ), place.environ)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pumasi.core.spec import parse_spec
-from pumasi.pools.base import Pool
-from pumasi.pools.local.pool import LocalPool
+from pumasi.pools.base import Runner
+from pumasi.pools.local.runner import LocalRunner
 from pumasi.testing.pools import PoolBench, PoolContract
 
 
@@ -16,8 +16,8 @@ def make_bench(folder: Path, **fields: object) -> PoolBench:
     spec = parse_spec({"command": ["train.py"], "workdir": str(folder), **fields})
 
     @asynccontextmanager
-    async def opened(adopt: bool) -> AsyncIterator[Pool]:
-        yield LocalPool(spec, folder / "home", ())
+    async def opened(adopt: bool) -> AsyncIterator[Runner]:
+        yield LocalRunner(spec, folder / "home", ())
 
     return PoolBench(opened, str(folder))
 

@@ -24,7 +24,7 @@ from pumasi.agent import agent
 from pumasi.core.frames import Frame
 from pumasi.core.spec import Spec
 from pumasi.pools.base import Order
-from pumasi.pools.local.pool import LocalPool
+from pumasi.pools.local.runner import LocalRunner
 from pumasi.testing.pools import Witness
 from tests.agents import AgentProcess, Star, Stars, is_alive, making_stars
 from tests.harness import wait_for
@@ -495,7 +495,7 @@ def in_pool(star: Star, act: Callable[[Witness], Awaitable[None]]) -> Mapping[st
     """How the pool tells that the gang ended, after `act` has done to it what it does."""
 
     async def work() -> Mapping[str, object]:
-        pool = LocalPool(Spec(command=("x",)), stars_home(star), ())
+        pool = LocalRunner(Spec(command=("x",)), stars_home(star), ())
         order = Order("main", 0, star.configs[0]["names"], star.configs)
         witness = Witness(order)
         await pool.launch(order, witness)

@@ -149,8 +149,8 @@ class FakeCluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     fake = FakeCluster([node("a", 5, rack="1"), node("b", 3, "busy", rack="2"), node("c", 2, rack="1")])
-    monkeypatch.setattr("pumasi.kube.config.connect", fake.connect)
-    monkeypatch.setattr("pumasi.kube.api.Api", fake.api)
+    monkeypatch.setattr("pumasi.pools.kubernetes.reach.connect", fake.connect)
+    monkeypatch.setattr("pumasi.pools.kubernetes.reach.Api", fake.api)
     monkeypatch.setattr(nodes, "PAUSE", 0.0)
     return fake
 

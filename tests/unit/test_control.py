@@ -10,7 +10,8 @@ import pytest
 
 from pumasi.core.spec import Spec
 from pumasi.errors import SystemTrouble
-from pumasi.runs import control, session
+from pumasi.runs import control
+from pumasi.runs.prepare import interrupted
 from pumasi.store import RunRecord, Store
 
 
@@ -81,7 +82,7 @@ def test_the_same_command_goes_on_with_a_run_of_ones_own_only(store: Store) -> N
     spec = Spec(command=("train.py",), strategy="average", slots=2)
     store.import_run("theirs-aaaaa", spec.dump(), time.time())
     store.keep_task("theirs-aaaaa", "train-0", {"state": "done"})
-    assert session.interrupted(store, spec) is None
+    assert interrupted(store, spec) is None
     own = store.create_run("own", spec.dump(), time.time())
     store.keep_task(own.id, "train-0", {"state": "done"})
-    assert session.interrupted(store, spec) == store.run(own.id)
+    assert interrupted(store, spec) == store.run(own.id)

@@ -15,10 +15,11 @@ import pytest
 
 from pumasi.agent.files import step_files
 from pumasi.errors import Forbidden
-from pumasi.pools.kubernetes import bundle, inside
+from pumasi.pools.kubernetes import bundle
 from pumasi.pools.kubernetes.manager_job import TRIES, manager_job, package, package_map
 from pumasi.pools.kubernetes.manifests import FOLDER, KIND, LOST_AFTER, PIECE, RUN, Owner
 from pumasi.pools.kubernetes.rights import NAME
+from pumasi.runs import detached
 
 RUN_ID = "train-abcde"
 OWNER = Owner("ConfigMap", RUN_ID, "uid-1")
@@ -48,7 +49,7 @@ def test_it_has_our_modules_and_nothing_else() -> None:
     assert all(name.startswith("pumasi/") and name.endswith(".py") for name in names())
     assert len(names()) == len(set(names()))
     assert {
-        "pumasi/pools/kubernetes/inside.py",
+        "pumasi/runs/detached.py",
         "pumasi/runs/manager.py",
         "pumasi/agent/agent.py",
         "pumasi/agent/shim.py",
@@ -60,7 +61,7 @@ def test_the_manager_can_be_imported_with_nothing_but_the_standard_library(tmp_p
     zipfile.ZipFile(io.BytesIO(package())).extractall(tmp_path)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r});"
-        "import pumasi.pools.kubernetes.inside;"
+        "import pumasi.runs.detached;"
         "from pumasi.agent.files import agent_text, shim_files;"
         "assert agent_text() and shim_files();"
         f"ours = [module for name, module in sys.modules.items() if name.partition('.')[0] == 'pumasi'];"
@@ -133,8 +134,8 @@ def test_its_last_words_outlive_it_and_are_one_sentence(
     async def fail(run: str) -> None:
         raise Forbidden("The cluster does not allow it.", "A hint for somebody at a terminal.")
 
-    monkeypatch.setattr(inside, "_manage", fail)
-    assert inside.main("train-abcde") == Forbidden.exit_code
+    monkeypatch.setattr(detached, "_manage", fail)
+    assert detached.main("k8s", "train-abcde") == Forbidden.exit_code
     assert capsys.readouterr().err.splitlines()[-1] == "The cluster does not allow it."
     (container,) = pod_spec()["containers"]
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"

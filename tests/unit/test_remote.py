@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,21 @@ from pumasi.cli.main import main
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.spec import parse_spec
 from pumasi.errors import Forbidden, NotFound, Unreachable, UsageError
-from pumasi.kube.config import Connection
-from pumasi.pools.kubernetes import copying, manager_job, manifests
+from pumasi.pools import pool_of
+from pumasi.pools.kubernetes import copying, manager_job, manifests, reach
 from pumasi.pools.kubernetes import runs as remote
 from pumasi.pools.kubernetes.kept_output import Archive
 from pumasi.pools.kubernetes.manifests import CodeObjects, Gang, Owner
 from pumasi.pools.kubernetes.record import STALE, Record
-from pumasi.pools.kubernetes.runs import Place, place_of
+from pumasi.pools.kubernetes.runs import target_of
+from pumasi.pools.kubernetes.target import Target
 from pumasi.store import RunRecord, Store
 from pumasi.store.person import this_person
 from tests.fake_cluster import NAMESPACE, FakeApi
 
 RUN = "train-abcde"
 SPEC = {"command": ["train.py"], "on": "k8s:theirs", "slots": 2}
-HERE = Place("fake", NAMESPACE)
+HERE = Target("fake", NAMESPACE)
 STARTED = (1001.0, "started", {"attempt": 0})
 FINISHED = (1005.0, "finished", {"verdict": "done", "reason": "Done.", "hint": ""})
 ENDED = {"state": "done", "ended": 1005.0, "exit_code": 0, "outcome": FINISHED[2]}
@@ -43,19 +43,18 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
     """The cluster that all contexts lead to."""
     api = FakeApi()
 
-    @asynccontextmanager
-    async def reach(place: Place, patience: float = 10.0) -> AsyncIterator[tuple[FakeApi, str]]:
-        yield api, place.namespace or NAMESPACE
+    async def open_api(context: str) -> FakeApi:
+        return api
 
-    monkeypatch.setattr(remote, "reach", reach)
-    monkeypatch.setattr(remote, "connect", lambda context, environ: Connection("fake", "https://fake", NAMESPACE))
+    monkeypatch.setattr(reach, "open_api", open_api)
     monkeypatch.setattr(copying, "POLL", 0.01)
     monkeypatch.setattr("pumasi.kube.watching._FIRST_PAUSE", 0.01)
-    return api
+    yield api
+    reach.close()
 
 
 def make(api: FakeApi, run: str = RUN, namespace: str = NAMESPACE, created: float = 1000.0) -> Record:
@@ -119,7 +118,7 @@ def test_the_runs_of_a_namespace_or_of_all_are_listed_with_the_clusters_time(api
     rows, now = remote.rows(HERE)
     assert [row.run for row in rows] == ["a-aaaaa"]
     assert now > time.time() + 400
-    everywhere, _ = remote.rows(HERE, everywhere=True)
+    everywhere, _ = remote.rows(HERE._replace(everywhere=True))
     assert [(row.run, row.namespace) for row in everywhere] == [("b-bbbbb", "others"), ("a-aaaaa", NAMESPACE)]
 
 
@@ -138,8 +137,8 @@ def test_a_run_that_is_found_is_copied_with_its_place(api: FakeApi, store: Store
     assert (record.id, record.state, record.created, record.attempt) == (RUN, "running", 1000.0, 1)
     assert (record.framework, record.placement, record.detached) == ("torch", {"node-0": 2}, True)
     assert record.spec["command"] == ["train.py"]
-    assert record.is_remote
-    assert place_of(record) == HERE
+    assert pool_of(record).name == "k8s"
+    assert target_of(record) == HERE
     assert told(store) == [STARTED]
 
 
@@ -151,9 +150,9 @@ def test_the_newest_of_the_own_is_meant_where_none_is_named_and_the_namespace_is
     make(api, "somebodys-ccccc", created=3.0)
     for own in ("old-aaaaa", "new-bbbbb"):
         start_from(store, own)
-    record = remote.find(store, Place(), None, everywhere=True)
+    record = remote.find(store, Target(everywhere=True), None)
     assert record.id == "new-bbbbb"
-    assert place_of(record) == Place("fake", "others")
+    assert target_of(record) == Target("fake", "others")
 
 
 def start_from(store: Store, run: str) -> None:
@@ -231,16 +230,16 @@ def test_events_of_a_manager_whose_clock_is_late_are_not_lost(api: FakeApi, stor
 
 
 def test_a_hint_where_a_run_is_not_found_leads_to_the_same_place(api: FakeApi, store: Store) -> None:
-    def hint(place: Place, *, everywhere: bool = False) -> str:
+    def hint(target: Target) -> str:
         with pytest.raises(NotFound) as caught:
-            remote.find(store, place, "zzz", everywhere=everywhere)
+            remote.find(store, target, "zzz")
         return caught.value.hint
 
-    assert hint(Place("", "empty")) == "Start one: pumasi run --on k8s --namespace empty train.py"
+    assert hint(Target("", "empty")) == "Start one: pumasi run --on k8s --namespace empty train.py"
     make(api)
-    assert hint(Place()) == "`pumasi ps --on k8s` lists the runs that there are."
+    assert hint(Target()) == "`pumasi ps --on k8s` lists the runs that there are."
     assert hint(HERE) == f"`pumasi ps --on k8s:fake --namespace {NAMESPACE}` lists the runs that there are."
-    assert hint(Place(), everywhere=True) == "`pumasi ps --on k8s -A` lists the runs that there are."
+    assert hint(Target(everywhere=True)) == "`pumasi ps --on k8s -A` lists the runs that there are."
 
 
 @pytest.mark.parametrize(
@@ -249,7 +248,7 @@ def test_a_hint_where_a_run_is_not_found_leads_to_the_same_place(api: FakeApi, s
 def test_who_may_not_list_runs_is_told_where_to_look_instead(api: FakeApi, everywhere: bool, begins: str) -> None:
     api.forbidden.add(("list", "configmaps"))
     with pytest.raises(Forbidden) as caught:
-        remote.rows(HERE, everywhere=everywhere)
+        remote.rows(HERE._replace(everywhere=everywhere))
     assert caught.value.hint.startswith(begins)
     assert "administrator" in caught.value.hint
 
@@ -291,7 +290,7 @@ def test_why_a_detached_run_has_no_manager_is_told(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PUMASI_HOME", str(store.home))
-    monkeypatch.setattr("pumasi.runs.session.start_background", lambda *_: None)
+    monkeypatch.setattr("pumasi.pools.processes.start_manager", lambda *_: None)
     detach(api, BAD_IMAGE)
     found(store)
     api.cluster.ahead = STALE + 5 if silent else 0.0
@@ -624,7 +623,7 @@ def test_a_run_that_nobody_attends_is_adopted_with_its_output(
     def start(store: Store, record: RunRecord, how: str) -> None:
         started.append((record.id, how, log_of(store)))
 
-    monkeypatch.setattr("pumasi.runs.session.start_background", start)
+    monkeypatch.setattr("pumasi.pools.processes.start_manager", start)
     assert copying.attend(store, record) is True
     assert started == [(RUN, "adopt", lines(frame(0, 1)))]
 

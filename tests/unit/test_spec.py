@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pumasi.core.command import program_of, script_of
+from pumasi.core.command import first_word, script_of
 from pumasi.core.fields import parse_duration
 from pumasi.core.spec import AVERAGE_FIELDS, FIELDS, Spec, flag_of, json_schema, parse_spec, run_name
 from pumasi.errors import SpecError
@@ -363,7 +363,7 @@ def test_the_script_is_found_in_the_command(command: str, script: str | None) ->
 
 
 def test_the_program_is_named_without_its_folder() -> None:
-    assert program_of(["/usr/bin/python3", "train.py"]) == "python3"
+    assert first_word(["/usr/bin/python3", "train.py"]) == "python3"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec"))
 
 
-def program_of(command: Sequence[str]) -> str:
+def first_word(command: Sequence[str]) -> str:
     return PurePath(command[0]).name
 
 
@@ -24,7 +24,7 @@ def script_of(command: Sequence[str]) -> str | None:
 def target_of(command: Sequence[str]) -> str | None:
     """The file that Python runs in the end, or the module, written as a path."""
     first, *arguments = command
-    program = program_of(command)
+    program = first_word(command)
     if first.endswith(".py"):
         return first
     if _PYTHON.fullmatch(program):

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pumasi.cli.view.text import aligned, count, duration, importance, notable, table
+from pumasi.registry import DEFAULT_POOL
 
 if TYPE_CHECKING:
-    from pumasi.pools.kubernetes.pod_facts import Refusal
+    from pumasi.pools.pool import Absence
 
 _VERDICTS = {
     "done": "is done",
@@ -32,7 +33,7 @@ def plan_line(run: str, data: Mapping[str, Any]) -> str:
 
 def flow_line(run: str, data: Mapping[str, Any]) -> str:
     """imdb-x7k2p · 5 trainers apart, 4 rounds of averaging · jax (train.py imports keras)"""
-    where = "" if data.get("on", "local") == "local" else f"on {data['on']}"
+    where = "" if data.get("on", DEFAULT_POOL) == DEFAULT_POOL else f"on {data['on']}"
     return " · ".join(part for part in (run, str(data["title"]), where, _framework(data)) if part)
 
 
@@ -140,7 +141,7 @@ def _task(data: Mapping[str, Any]) -> str:
     return f"{data['task']}: " if "task" in data else ""
 
 
-def absence_words(run: str, why: Refusal) -> list[str]:
+def absence_words(run: str, why: Absence) -> list[str]:
     """For a run whose manager is not there."""
     return [f"{run} has no manager: {why.reason}", *([why.hint] if why.hint else [])]
 
@@ -178,9 +179,9 @@ def fetching(run: str, data: Mapping[str, Any]) -> list[str]:
     """How to have what it left on a volume, if it did."""
     if not data.get("result"):
         return []
-    from pumasi.cli.fetching import fetch_lines
+    from pumasi.pools import known_pools
 
-    return fetch_lines(run, data["result"])
+    return [line for pool in known_pools() for line in pool.fetch_lines(run, data["result"])]
 
 
 def next_commands(run: str, data: Mapping[str, Any], words: Sequence[str] | None, has_metrics: bool) -> list[str]:

@@ -13,7 +13,10 @@ from pumasi.pools.kubernetes.rights import NAME
 TRIES = 20
 """How often its pod is started again when it fails; being evicted does not count."""
 _PARTS = ("agent", "core", "data", "kube", "models", "pools", "store")
-_MODULES = ("__init__", "errors", "report", "runs/__init__", "runs/manager", "runs/recorder", "steps")
+_MODULES = (
+    *("__init__", "errors", "registry", "report", "steps", "waiting"),
+    *(f"runs/{name}" for name in ("__init__", "detached", "manager", "recorder")),
+)
 _LEFT_OUT = frozenset(
     f"{name}.py"
     for name in (
@@ -49,7 +52,7 @@ def manager_job(run: str, owner: Owner, image: str, package: Object, tolerations
     container = {
         "name": "manager",
         "image": image,
-        "command": [PYTHON, "-c", bundle.boot("The manager", "pumasi.pools.kubernetes.inside"), run],
+        "command": [PYTHON, "-c", bundle.boot("The manager", "pumasi.runs.detached"), "k8s", run],
         "env": bundle.environment(package),
         "resources": RESOURCES,
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -12,11 +12,11 @@ from pumasi.core.frames import separate
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, Rejected, Unreachable
 from pumasi.kube.api import Api
 from pumasi.kube.logs import Sieve, follow
-from pumasi.kube.waiting import within
 from pumasi.pools.base import Order, Sink
 from pumasi.pools.kubernetes import manifests, pod_facts
 from pumasi.pools.kubernetes.discovery import NOT_ENDED, why_out
 from pumasi.pools.kubernetes.record import PATIENCE
+from pumasi.waiting import within
 
 AT_ONCE = 20
 """Pods that are created at the same time."""

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pumasi.core.person import read_name
 from pumasi.errors import ClusterTrouble, Conflict, NotThere, RunBusy, Unreachable
 from pumasi.kube.api import Api
-from pumasi.kube.waiting import end_task, set_within
 from pumasi.pools.kubernetes import manifests
 from pumasi.pools.kubernetes.discovery import seconds
 from pumasi.pools.kubernetes.manifests import DOMAIN, KIND, WAITING, Owner
+from pumasi.waiting import end_task, set_within
 
 if TYPE_CHECKING:
     from pumasi.pools.kubernetes.kept_output import Archive
