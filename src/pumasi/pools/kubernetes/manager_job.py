@@ -17,14 +17,11 @@ _MODULES = (
     *("__init__", "errors", "registry", "report", "steps", "waiting"),
     *(f"runs/{name}" for name in ("__init__", "detached", "manager", "recorder")),
 )
-_LEFT_OUT = frozenset(
-    f"{name}.py"
-    for name in (
-        *("core/credentials", "core/ignoring", "kube/documents"),
-        *(f"pools/kubernetes/{name}" for name in ("copying", "rehearsal", "rendering", "runs")),
-        *(f"pools/kubernetes/serving/{name}" for name in ("__init__", "deploying", "objects", "rollout", "served")),
-        *("pools/local/__init__", "pools/local/gpus", "pools/local/pool"),
-    )
+_LEFT_OUT = (
+    *("core/credentials.py", "core/ignoring.py", "kube/documents.py", "pools/processes.py", "pools/local/"),
+    *(f"pools/kubernetes/{name}.py" for name in ("copying", "fetching", "nodes", "reach", "rehearsal", "rendering")),
+    *(f"pools/kubernetes/{name}.py" for name in ("runs", "settling", "stopping", "target", "words")),
+    *("pools/kubernetes/serving/", "pools/kubernetes/verbs/"),
 )
 """What is for the user's side only, and may need more than the standard library."""
 
@@ -37,7 +34,7 @@ def package() -> bytes:
     """The modules that a manager needs."""
     files = [path for part in _PARTS for path in sorted((SOURCE / part).rglob("*.py"))]
     files += [SOURCE / f"{name}.py" for name in _MODULES]
-    return bundle.packed(path for path in files if path.relative_to(SOURCE).as_posix() not in _LEFT_OUT)
+    return bundle.packed(path for path in files if not path.relative_to(SOURCE).as_posix().startswith(_LEFT_OUT))
 
 
 def package_map(run: str, owner: Owner) -> Object:

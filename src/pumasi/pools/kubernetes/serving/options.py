@@ -17,7 +17,8 @@ USAGE = (
 )
 ABOUT = """\
 With --on k8s a cluster serves it, also when you are gone: FILE, and what belongs to it, goes onto a volume there; under
-/volume/ it is there already. The same command with another FILE, or other options, changes what is served without a request being lost. Who needs a token has the same one before and after."""
+/volume/ it is there already. The same command with another FILE, or other options, changes what is served without a
+request being lost. Who needs a token has the same one before and after."""
 OPTIONS = (
     Option(("--on",), "serve it on a cluster: k8s, or k8s:CONTEXT of your kubeconfig", "POOL", group=CLUSTER),
     Option(("-n", "--namespace"), "the namespace (default: that of the kubeconfig)", "NAME", group=CLUSTER),
