@@ -116,6 +116,14 @@ class FakeCluster:
     the user has seen enough."""
 
     now = 0.0
+    namespace = "team"
+
+    @property
+    def connection(self) -> FakeCluster:
+        return self
+
+    def patient(self, seconds: float) -> FakeCluster:
+        return self
 
     def __init__(self, *moments: Sequence[Object] | Exception) -> None:
         self.moments = list(moments)

@@ -131,7 +131,7 @@ def test_its_pod_has_the_account_of_managers_and_passes_the_level_restricted() -
 def test_its_last_words_outlive_it_and_are_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def fail(run: str) -> None:
+    async def fail(pool: str, run: str) -> None:
         raise Forbidden("The cluster does not allow it.", "A hint for somebody at a terminal.")
 
     monkeypatch.setattr(detached, "_manage", fail)
@@ -159,13 +159,13 @@ def test_its_pod_finds_every_piece_of_the_package_in_order() -> None:
 def test_the_command_unpacks_the_package_and_starts_the_manager_in_it(tmp_path: Path) -> None:
     """Here it finds no cluster, and says so."""
     pieces = package_map(RUN_ID, OWNER)["data"]
-    *python, code, run = pod_spec()["containers"][0]["command"]
-    assert (python, run) == (["python3", "-c"], RUN_ID)
+    *python, code, pool, run = pod_spec()["containers"][0]["command"]
+    assert (python, pool, run) == (["python3", "-c"], "k8s", RUN_ID)
     code = code.replace(FOLDER, str(tmp_path / "pumasi"))
     env = {f"PUMASI_BOOT_{key}": text for key, text in pieces.items()}
     env |= {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     result = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, run],
+        [sys.executable, "-I", "-S", "-c", code, pool, run],
         env=env,
         capture_output=True,
         text=True,

@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
+def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     """The cluster that all contexts lead to."""
     api = FakeApi()
 
@@ -53,8 +53,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
     monkeypatch.setattr(reach, "open_api", open_api)
     monkeypatch.setattr(copying, "POLL", 0.01)
     monkeypatch.setattr("pumasi.kube.watching._FIRST_PAUSE", 0.01)
-    yield api
-    reach.close()
+    return api
 
 
 def make(api: FakeApi, run: str = RUN, namespace: str = NAMESPACE, created: float = 1000.0) -> Record:

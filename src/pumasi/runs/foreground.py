@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _LEAVE = signal.SIGUSR2
@@ -38,17 +39,19 @@ def split() -> Foreground | int:
         stream.flush()
     lifeline, held = os.pipe()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    # Asked now: a terminal that has hung up does not say any more that it is one.
+    terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
     foreground = os.getpid()
     child = os.fork()
     if child:
         os.close(lifeline)
-        return _wait_for(child)
+        return _wait_for(child, terminals)
     os.close(held)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return Foreground(foreground, lifeline)
 
 
-def _wait_for(child: int) -> int:
+def _wait_for(child: int, terminals: Sequence[int]) -> int:
     while True:
         number, by_user = _next_signal()
         if number == _LEAVE:
@@ -58,7 +61,7 @@ def _wait_for(child: int) -> int:
             if pid:
                 return _ended(status)
         elif number != signal.SIGINT or by_user:  # Ctrl-C has reached the child too
-            _pass_on(child, number)
+            _pass_on(child, number, terminals)
 
 
 def _next_signal() -> tuple[int, bool]:
@@ -69,18 +72,18 @@ def _next_signal() -> tuple[int, bool]:
     return info.si_signo, info.si_code <= 0
 
 
-def _pass_on(child: int, number: int) -> None:
+def _pass_on(child: int, number: int, terminals: Sequence[int]) -> None:
     if signal.getsignal(number) is signal.SIG_IGN:  # nohup
         return
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, number)
     if number == signal.SIGHUP:
-        _let_go_of_terminal()
+        _let_go_of(terminals)
 
 
-def _let_go_of_terminal() -> None:
+def _let_go_of(terminals: Sequence[int]) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for fd in (fd for fd in (0, 1, 2) if os.isatty(fd)):
+    for fd in terminals:
         os.dup2(nowhere, fd)
     os.close(nowhere)
 
