@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pumasi.agent import agent
+from pumasi.agent.files import AGENT
+from pumasi.agent.processes import family, kill_family
+from pumasi.catalogue import catalogue_for, make_spec
 from pumasi.core.frames import Frame, parse_frame
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
-from pumasi.core.spec import FIELDS, Spec
 from tests.harness import wait_for
 
-AGENT = agent.__file__
 Words = dict[str, Any]
 
 
@@ -40,7 +40,7 @@ class AgentProcess:
     ) -> None:
         Path(config["dir"]).mkdir(parents=True, exist_ok=True)
         self.process = subprocess.Popen(
-            [*prefix, python, "-I", "-S", AGENT, "-"],
+            [*prefix, python, "-I", "-S", str(AGENT), "-"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -130,7 +130,7 @@ class Star:
         program_fields = {key: fields.pop(key) for key in list(fields) if key in Program._fields}
         addresses = fields.pop("addresses", [f"127.0.0.{index + 1}" for index in range(len(placement))])
         options = {"silence": 30.0, "grace": 10.0, "start_timeout": 60.0, **fields}
-        spec = Spec(command=("x",), workdir=str(folder), slots=sum(placement.values()), **options)
+        spec = make_spec(command=("x",), workdir=str(folder), slots=sum(placement.values()), **options)
         program = Program(
             **{"framework": "none", "because": "", "files": {}, "command": tuple(command), **program_fields}
         )
@@ -162,7 +162,7 @@ class Star:
 
     def processes(self) -> set[int]:
         """All that carry the mark of this gang, the agents too."""
-        return agent.family(f"PUMASI_GANG={self.run}.")
+        return family(f"PUMASI_GANG={self.run}.")
 
     def has_ended(self) -> bool:
         return not self.processes()
@@ -175,7 +175,7 @@ class Star:
             if agent_process.process.poll() is None:
                 agent_process.signal(signal.SIGKILL)
                 agent_process.process.wait()
-        agent.kill_family(f"PUMASI_GANG={self.run}.")
+        kill_family(f"PUMASI_GANG={self.run}.")
 
 
 class Stars:
@@ -192,7 +192,7 @@ class Stars:
 
     def one(self, command: Sequence[str] | str, **options: Any) -> AgentProcess:
         """The agent of a gang on one node; what is no field of a spec goes to the agent's process."""
-        fields = {key: options.pop(key) for key in list(options) if key in (*FIELDS, "slots")}
+        fields = {key: options.pop(key) for key in list(options) if key in catalogue_for({}).options}
         return self({"a": fields.pop("slots", 1)}, command, **fields).start(**options)
 
     def assert_nothing_left(self) -> None:

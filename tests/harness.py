@@ -101,7 +101,7 @@ class Workplace:
         return found
 
     def agents(self) -> list[int]:
-        return [pid for pid, command in self.processes().items() if "agent.py -" in command]
+        return [pid for pid, command in self.processes().items() if "agent/__main__.py -" in command]
 
     def ranks(self) -> list[int]:
         """Processes of the user's script, told from ours by their first words: `python train.py`."""

@@ -11,8 +11,7 @@ Names are loaded when they are used: `import pumasi` costs nothing in a training
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pumasi.api import Run, run
     from pumasi.errors import PumasiError

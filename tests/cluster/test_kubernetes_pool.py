@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pumasi.catalogue import parse_spec
 from pumasi.core.launch import Program
-from pumasi.core.spec import parse_spec
 from pumasi.pools.base import Request, Runner
 from pumasi.pools.kubernetes.runner import open_runner
 from pumasi.testing.pools import SLEEP, PoolBench, PoolContract

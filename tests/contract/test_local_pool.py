@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pumasi.core.spec import parse_spec
+from pumasi.catalogue import parse_spec
 from pumasi.pools.base import Runner
 from pumasi.pools.local.runner import LocalRunner
 from pumasi.testing.pools import PoolBench, PoolContract

@@ -20,9 +20,11 @@ from typing import NamedTuple
 
 import pytest
 
-from pumasi.agent import agent
+from pumasi.agent.files import AGENT
+from pumasi.agent.links import call_hub
+from pumasi.agent.processes import family, kill_family
+from pumasi.catalogue import make_spec
 from pumasi.core.frames import Frame
-from pumasi.core.spec import Spec
 from pumasi.pools.base import Order
 from pumasi.pools.local.runner import LocalRunner
 from pumasi.testing.pools import Witness
@@ -295,7 +297,7 @@ def test_the_agent_buries_the_orphans_that_it_adopts(stars: Stars) -> None:
 def test_an_agent_that_fails_itself_leaves_nothing_behind_and_says_why(stars: Stars) -> None:
     star = stars(TWO_NODES, SLEEP, start_timeout=60.0)
     hub = star.start()
-    sock = agent.call_hub(("127.0.0.1", star.port), star.secret, "1", 30)
+    sock = call_hub(("127.0.0.1", star.port), star.secret, "1", 30)
     sock.sendall(b'{"t": "here", "address": "127.0.0.2", "ports": {"1": 1}}\n')
     hub.wait_for_output(b"ready")
     sock.sendall(b'{"t": "nonsense"}\n')
@@ -346,7 +348,7 @@ def test_a_gang_without_one_of_its_nodes_never_starts(stars: Stars, tmp_path: Pa
 def test_a_member_that_is_lost_before_the_start_ends_the_gang(stars: Stars) -> None:
     star = stars({"a": 1, "b": 1, "c": 2}, SLEEP)
     hub = star.start()
-    with agent.call_hub(("127.0.0.1", star.port), star.secret, "1", 30) as sock:
+    with call_hub(("127.0.0.1", star.port), star.secret, "1", 30) as sock:
         sock.sendall(b'{"t": "here", "address": "127.0.0.2", "ports": {"1": 1}}\n')
     outcome = hub.ends()
     assert (outcome["cause"], outcome["node"]) == ("silent", 1)
@@ -356,7 +358,7 @@ def test_a_member_that_is_lost_before_the_start_ends_the_gang(stars: Stars) -> N
 def test_a_member_whose_call_broke_off_may_call_again(stars: Stars) -> None:
     star = stars(TWO_NODES, "true")
     hub = star.start()
-    agent.call_hub(("127.0.0.1", star.port), star.secret, "1", 30).close()
+    call_hub(("127.0.0.1", star.port), star.secret, "1", 30).close()
     assert star.start(1).ends()["cause"] == "done"
     assert hub.ends()["cause"] == "done"
 
@@ -380,7 +382,7 @@ def test_members_that_lose_their_hub_end_their_ranks(stars: Stars, blow: signal.
     hub.signal(blow)
     assert member.ends()["cause"] == "hub lost"
     hub.signal(signal.SIGKILL)
-    agent.kill_family(f"PUMASI_GANG={star.run}.")
+    kill_family(f"PUMASI_GANG={star.run}.")
 
 
 def test_a_stop_at_any_member_stops_all(stars: Stars) -> None:
@@ -495,7 +497,7 @@ def in_pool(star: Star, act: Callable[[Witness], Awaitable[None]]) -> Mapping[st
     """How the pool tells that the gang ended, after `act` has done to it what it does."""
 
     async def work() -> Mapping[str, object]:
-        pool = LocalRunner(Spec(command=("x",)), stars_home(star), ())
+        pool = LocalRunner(make_spec(command=("x",)), stars_home(star), ())
         order = Order("main", 0, star.configs[0]["names"], star.configs)
         witness = Witness(order)
         await pool.launch(order, witness)
@@ -516,8 +518,8 @@ async def do_nothing(_: Witness) -> None:
 
 
 def agent_of(star: Star, node: int) -> int:
-    marked = agent.family(f"PUMASI_GANG={star.configs[node]['gang']}")
-    return next(pid for pid in marked if b"agent.py" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    marked = family(f"PUMASI_GANG={star.configs[node]['gang']}")
+    return next(pid for pid in marked if str(AGENT).encode() in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 def test_the_pool_does_not_wait_for_a_frozen_agent_when_the_hub_has_said_how_it_ended(stars: Stars) -> None:

@@ -23,18 +23,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pumasi.agent import agent
+from pumasi.agent import children, ending, environment, folders, links, network, output, processes
+from pumasi.agent.config import DEFAULTS, VERSION
+from pumasi.agent.files import AGENT, agent_files
+from pumasi.agent.frameworks import horovod
+from pumasi.agent.hub import SETTLE, Hub
+from pumasi.agent.member import Member
+from pumasi.agent.pod import pod
+from pumasi.core.endings import outcome_of
 from pumasi.core.frames import Frame, parse_frames
+from pumasi.core.launch import AGENT_VERSION
+from pumasi.core.outcome import Verdict
 from tests.harness import wait_for
 
 STDOUT = (b"|", b">", b"~")
 STDERR = (b":", b"}", b"^")
 
 
-def stream(voice: agent.Voice, kinds: tuple[bytes, bytes, bytes] = STDOUT) -> agent.Stream:
+def stream(voice: output.Voice, kinds: tuple[bytes, bytes, bytes] = STDOUT) -> output.Stream:
     read, write = os.pipe()
     os.close(write)
-    made = agent.Stream(voice, read, kinds)
+    made = output.Stream(voice, read, kinds)
     made.close()
     return made
 
@@ -49,8 +58,8 @@ rubbish = st.lists(
     st.one_of(
         st.binary(max_size=30),
         st.sampled_from([b"\n", b"\r", b"\r\n", b"\r\r\n", b"", b"%d %b %%", b"@{}", b"\0"]),
-        st.integers(0, 3 * agent.PIECE).map(lambda size: b"x" * size),
-        st.integers(agent.PIECE - 2, agent.PIECE + 2).map(lambda size: b"y" * size + b"\r"),
+        st.integers(0, 3 * output.PIECE).map(lambda size: b"x" * size),
+        st.integers(output.PIECE - 2, output.PIECE + 2).map(lambda size: b"y" * size + b"\r"),
     ),
     max_size=12,
 )
@@ -61,7 +70,7 @@ rubbish = st.lists(
 def test_the_bytes_of_each_stream_come_back_whatever_they_are_and_wherever_they_are_cut(
     writes: list[tuple[bytes, bool, bool]],
 ) -> None:
-    voice = agent.Voice(7)
+    voice = output.Voice(7)
     streams = {False: stream(voice), True: stream(voice, STDERR)}
     framed = b""
     for data, is_stderr, pause in writes:
@@ -75,65 +84,65 @@ def test_the_bytes_of_each_stream_come_back_whatever_they_are_and_wherever_they_
         assert b"".join(frame.text + frame.end for frame in frames if frame.is_stderr is which) == said
     assert [frame.seq for frame in frames] == list(range(1, len(frames) + 1))
     assert len(frames) == framed.count(b"\n")
-    assert all(frame.rank == 7 and len(frame.text) <= agent.PIECE for frame in frames)
-    assert all(len(each.rest) <= agent.PIECE for each in streams.values())
+    assert all(frame.rank == 7 and len(frame.text) <= output.PIECE for frame in frames)
+    assert all(len(each.rest) <= output.PIECE for each in streams.values())
 
 
 def test_a_line_is_one_frame_however_it_arrives() -> None:
-    out = stream(agent.Voice(0))
+    out = stream(output.Voice(0))
     framed = b"".join(out.feed(bytes([byte])) for byte in b"loss: 0.31\nok\n")
     assert texts(framed) == [(b"|", b"loss: 0.31"), (b"|", b"ok")]
 
 
 def test_a_carriage_return_before_the_newline_belongs_to_the_line() -> None:
-    out = stream(agent.Voice(0))
+    out = stream(output.Voice(0))
     assert texts(out.feed(b"dos\r\n") + out.feed(b"torn\r") + out.feed(b"\n")) == [(b"|", b"dos\r"), (b"|", b"torn\r")]
 
 
 def test_a_progress_bar_is_passed_on_state_by_state() -> None:
-    out = stream(agent.Voice(0))
+    out = stream(output.Voice(0))
     assert texts(out.feed(b"10%\r20%\r30%")) == [(b"~", b"10%"), (b"~", b"20%")]
     assert texts(out.feed(b"\n")) == [(b"|", b"30%")]
 
 
 def test_a_line_without_end_is_passed_on_in_pieces_and_never_held() -> None:
-    out = stream(agent.Voice(0))
+    out = stream(output.Voice(0))
     framed = b"".join(out.feed(b"x" * 65536) for _ in range(64))
     assert {frame.kind for frame in parse_frames(framed)} == {b">"}
-    assert len(out.rest) <= agent.PIECE
+    assert len(out.rest) <= output.PIECE
 
 
 def test_a_frame_is_readable_even_where_the_clock_was_never_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 12.5)
-    (frame,) = parse_frames(stream(agent.Voice(0)).feed(b"hello\n"))
+    (frame,) = parse_frames(stream(output.Voice(0)).feed(b"hello\n"))
     assert frame == Frame(0, 1, 12500, b"|", b"hello")
 
 
 def test_the_last_lines_are_those_that_a_terminal_would_show() -> None:
-    voice = agent.Voice(0)
+    voice = output.Voice(0)
     out = stream(voice)
-    out.feed(b"x" * agent.TAIL + b"torn\n" + b"10%\r100%\n\nValueError: no\n")
+    out.feed(b"x" * output.TAIL + b"torn\n" + b"10%\r100%\n\nValueError: no\n")
     assert voice.last_lines() == ["100%", "ValueError: no"]
 
 
 def test_output_that_cannot_be_written_now_is_kept_and_written_in_order() -> None:
     read, write = os.pipe()
-    output = agent.Output(write)
+    out = output.Output(write)
     sent = b"".join(b"%d\n" % number for number in range(200_000))
     for start in range(0, len(sent), 50_000):
-        output.write(sent[start : start + 50_000])
-        output.pump()
-    assert output.size > 0
+        out.write(sent[start : start + 50_000])
+        out.pump()
+    assert out.size > 0
     got = b""
-    while output.size or len(got) < len(sent):
+    while out.size or len(got) < len(sent):
         got += os.read(read, 1 << 20)
-        output.pump()
+        out.pump()
     assert got == sent
     os.close(read)
-    output.write(b"more")
-    output.pump()
-    assert output.broken
-    assert output.size == 0
+    out.write(b"more")
+    out.pump()
+    assert out.broken
+    assert out.size == 0
     os.close(write)
 
 
@@ -169,9 +178,9 @@ def test_node_one_is_not_node_ten(marked: Start, request: pytest.FixtureRequest)
     run = name_of(request)
     one = marked(run + ".1", ["sleep", "600"])
     ten = marked(run + ".10", ["sleep", "600"])
-    wait_for(lambda: agent.family(f"PUMASI_GANG={run}.") == {one.pid, ten.pid}, "both processes")
-    assert agent.family(f"PUMASI_GANG={run}.1") == {one.pid}
-    assert agent.family(f"SI_GANG={run}.1") == set()
+    wait_for(lambda: processes.family(f"PUMASI_GANG={run}.") == {one.pid, ten.pid}, "both processes")
+    assert processes.family(f"PUMASI_GANG={run}.1") == {one.pid}
+    assert processes.family(f"SI_GANG={run}.1") == set()
 
 
 def test_what_a_marked_process_has_started_belongs_to_it_without_a_mark(
@@ -181,12 +190,12 @@ def test_what_a_marked_process_has_started_belongs_to_it_without_a_mark(
     shell = marked(run + ".0", ["sh", "-c", "env -i sleep 600 & echo $!; wait"])
     assert shell.stdout is not None
     child = int(shell.stdout.readline())
-    assert agent.family(f"PUMASI_GANG={run}.0") == {shell.pid, child}
-    assert agent.kill_family(f"PUMASI_GANG={run}.0") == set()
+    assert processes.family(f"PUMASI_GANG={run}.0") == {shell.pid, child}
+    assert processes.kill_family(f"PUMASI_GANG={run}.0") == set()
     wait_for(lambda: not Path(f"/proc/{child}").exists(), "the end of the child")
 
 
-@pytest.mark.skipif(not agent.LINUX, reason="threads outlive the first one like this on Linux only")
+@pytest.mark.skipif(not processes.LINUX, reason="threads outlive the first one like this on Linux only")
 def test_a_process_whose_first_thread_has_ended_is_still_found(marked: Start, request: pytest.FixtureRequest) -> None:
     run = name_of(request)
     code = (
@@ -200,10 +209,10 @@ def test_a_process_whose_first_thread_has_ended_is_still_found(marked: Start, re
     process.stdout.readline()
 
     def half_dead() -> set[int]:
-        return {pid for pid in agent.family(f"PUMASI_GANG={run}.0") if state_of(pid) == "Z"}
+        return {pid for pid in processes.family(f"PUMASI_GANG={run}.0") if state_of(pid) == "Z"}
 
     (pid,) = wait_for(half_dead, "the first thread to end")
-    agent.kill_family(f"PUMASI_GANG={run}.0")
+    processes.kill_family(f"PUMASI_GANG={run}.0")
     wait_for(lambda: not Path(f"/proc/{pid}/task").exists(), "the end of all threads")
 
 
@@ -216,7 +225,7 @@ def state_of(pid: int) -> str:
 def test_a_kill_takes_nobody_elses_exit_code(request: pytest.FixtureRequest) -> None:
     bystander = subprocess.Popen(["sh", "-c", "exit 3"])
     os.waitid(os.P_PID, bystander.pid, os.WEXITED | os.WNOWAIT)
-    agent.kill_family(f"PUMASI_GANG={name_of(request)}.0")
+    processes.kill_family(f"PUMASI_GANG={name_of(request)}.0")
     assert bystander.wait() == 3
 
 
@@ -228,10 +237,10 @@ def test_what_ps_prints_on_a_mac_is_understood(monkeypatch: pytest.MonkeyPatch) 
   13     1 Z    (python) PUMASI_GANG=run.0.n.1
 """
     done = subprocess.CompletedProcess([], 0, listing)
-    monkeypatch.setattr(agent, "LINUX", False)
+    monkeypatch.setattr(processes, "LINUX", False)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
-    assert agent.family("PUMASI_GANG=run.0.n.1") == {10, 12}
-    assert agent.family("PUMASI_GANG=run.0.n.") == {10, 11, 12}
+    assert processes.family("PUMASI_GANG=run.0.n.1") == {10, 12}
+    assert processes.family("PUMASI_GANG=run.0.n.") == {10, 11, 12}
 
 
 # ---- who is blamed
@@ -243,7 +252,7 @@ class FakeAgent:
     def __init__(self, nodes: int = 2, **config: Any) -> None:
         names = [f"node-{number}" for number in range(nodes)]
         self.config = {"nodes": nodes, "names": names, "deciders": [0, 1], "start_timeout": 60, "silence": 30, **config}
-        self.config = {"grace": 15, "launcher": None, "hostfile": None, **self.config}
+        self.config = {"grace": 15, "parts": [], "launcher": None, "hostfile": None, **self.config}
         self.timers: list[tuple[float, Callable[[], object]]] = []
         self.now = 0.0
         self.output = self
@@ -267,10 +276,10 @@ class Bench:
 
     def __init__(self, nodes: int = 2, **config: Any) -> None:
         self.agent = FakeAgent(nodes, **config)
-        self.hub = agent.Hub(self.agent)  # type: ignore[arg-type]
+        self.hub = Hub(self.agent.config, self.agent, self.agent)  # type: ignore[arg-type]
         self.told: dict[int, list[dict[str, Any]]] = {node: [] for node in range(nodes)}
         for node in range(nodes):
-            self.hub.join(node, agent.Near(self.told[node].append))
+            self.hub.join(node, links.Near(self.told[node].append))
 
     def exit(self, rank: int, node: int = 0, **facts: Any) -> None:
         usual = {"t": "exit", "rank": rank, "cause": "exit", "code": 1, "signal": None, "error": None, "tail": []}
@@ -313,14 +322,14 @@ def test_who_comes_when_all_is_decided_is_sent_home() -> None:
     bench = Bench(3)
     bench.agent.pass_time(60)
     late: list[dict[str, Any]] = []
-    bench.hub.join(2, agent.Near(late.append))
+    bench.hub.join(2, links.Near(late.append))
     assert [message["t"] for message in late] == ["end"]
 
 
 def test_a_member_that_called_twice_counts_once() -> None:
     bench = Bench()
     first = bench.hub.links[1]
-    bench.hub.join(1, agent.Near(lambda _: None))
+    bench.hub.join(1, links.Near(lambda _: None))
     assert first.closed
     assert bench.hub.outcome is None
 
@@ -329,7 +338,7 @@ def test_a_member_that_is_lost_before_it_arrived_may_call_again_but_not_after() 
     bench = Bench()
     bench.hub.lost(1)
     assert bench.hub.outcome is None
-    bench.hub.join(1, agent.Near(lambda _: None))
+    bench.hub.join(1, links.Near(lambda _: None))
     bench.hub.handle(1, {"t": "here", "address": "10.0.0.2", "ports": {}})
     bench.hub.lost(1)
     assert (bench.outcome["cause"], bench.outcome["node"]) == ("silent", 1)
@@ -340,7 +349,7 @@ def test_an_agent_in_the_place_of_one_that_had_arrived_ends_the_gang_and_starts_
     for node in range(2):
         bench.hub.handle(node, {"t": "here", "address": f"10.0.0.{node}", "ports": {}})
     late: list[dict[str, Any]] = []
-    bench.hub.join(1, agent.Near(late.append))
+    bench.hub.join(1, links.Near(late.append))
     bench.hub.handle(1, {"t": "here", "address": "10.0.0.9", "ports": {}})
     assert (bench.outcome["cause"], bench.outcome["node"]) == ("silent", 1)
     assert bench.orders(0) == ["go", "end"]
@@ -353,7 +362,7 @@ def test_a_pod_of_a_job_picks_what_is_meant_for_its_number(tmp_path: Path, monke
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PUMASI_BOOT_CONFIG", base64.b64encode(zlib.compress(config)).decode())
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "2")
-    found = agent.pod()
+    found = pod()
     assert (found["node"], found["cwd"]) == (2, str(tmp_path / "work"))
     assert "each" not in found
 
@@ -410,7 +419,7 @@ def test_an_echo_without_a_cause_is_told_after_a_moment() -> None:
     bench = Bench()
     bench.exit(1, tail=["Connection reset by peer"])
     bench.exit(0, tail=["Broken pipe"])
-    bench.agent.pass_time(agent.SETTLE)
+    bench.agent.pass_time(SETTLE)
     assert bench.outcome["rank"] == 1
 
 
@@ -422,46 +431,46 @@ def test_a_killed_rank_is_no_echo_whatever_it_said_before(cause: str, signal: st
 
 
 def test_under_mpi_those_that_mpirun_kills_are_not_to_blame() -> None:
-    bench = Bench(hostfile="x", launcher=["mpirun"])
+    bench = Bench(parts=["openmpi"], launcher=["mpirun"])
     bench.exit(0, cause="signal", signal="SIGKILL", code=None)
     bench.exit(1, code=5)
     assert bench.outcome["rank"] == 1
 
 
 def test_mpirun_gets_time_to_tidy_up_after_its_ranks_but_not_for_ever() -> None:
-    bench = Bench(hostfile="x", launcher=["mpirun"])
+    bench = Bench(parts=["openmpi"], launcher=["mpirun"])
     bench.done(0)
     bench.done(1)
     assert bench.hub.outcome is None
     bench.mpirun_ends()
     bench.agent.pass_time(0)
     assert bench.outcome == {"cause": "done"}
-    patient = Bench(hostfile="x", launcher=["mpirun"])
+    patient = Bench(parts=["openmpi"], launcher=["mpirun"])
     patient.done(0)
     patient.done(1)
-    patient.agent.pass_time(agent.HARD)
+    patient.agent.pass_time(processes.HARD)
     assert patient.outcome == {"cause": "done"}
 
 
 def test_a_rank_knows_more_about_its_failure_than_mpirun() -> None:
-    bench = Bench(hostfile="x", launcher=["mpirun"])
+    bench = Bench(parts=["openmpi"], launcher=["mpirun"])
     bench.mpirun_ends(cause="exit", code=14)
     bench.exit(1, code=5)
     assert (bench.outcome["rank"], bench.outcome["code"]) == (1, 5)
 
 
 def test_a_failure_of_mpirun_alone_is_told() -> None:
-    bench = Bench(hostfile="x", launcher=["mpirun"])
+    bench = Bench(parts=["openmpi"], launcher=["mpirun"])
     bench.mpirun_ends(cause="exit", code=205, tail=["no daemon"])
-    bench.agent.pass_time(agent.SETTLE)
+    bench.agent.pass_time(SETTLE)
     assert (bench.outcome["code"], bench.outcome["tail"]) == (205, ["no daemon"])
 
 
 def test_mpirun_is_not_believed_when_a_rank_has_vanished() -> None:
-    bench = Bench(hostfile="x", launcher=["mpirun"])
+    bench = Bench(parts=["openmpi"], launcher=["mpirun"])
     bench.done(0)
     bench.mpirun_ends()
-    bench.agent.pass_time(agent.SETTLE)
+    bench.agent.pass_time(SETTLE)
     assert (bench.outcome["cause"], bench.outcome["rank"]) == ("vanished", 1)
 
 
@@ -470,7 +479,7 @@ def test_the_end_is_told_when_all_members_are_gone_or_time_is_up() -> None:
     bench.hub.handle(0, {"t": "stop", "cause": "stopped", "grace": 5})
     bench.hub.handle(0, {"t": "ended"})
     assert not bench.hub.over
-    bench.agent.pass_time(5 + 2 * agent.HARD)
+    bench.agent.pass_time(5 + 2 * processes.HARD)
     assert bench.told[1][-1] == {"t": "over", "outcome": {"cause": "stopped", "node": 0}}
 
 
@@ -488,8 +497,8 @@ def test_a_message_larger_than_what_the_network_takes_at_once_arrives_whole() ->
     with selectors.DefaultSelector() as selector:
         here, there = socket.socketpair()
         got: list[dict[str, Any]] = []
-        sender = agent.Link(here, selector, lambda: None)
-        receiver = agent.Link(there, selector, lambda: got.extend(receiver.receive()))
+        sender = links.Link(here, selector, lambda: None)
+        receiver = links.Link(there, selector, lambda: got.extend(receiver.receive()))
         sender.send(text="x" * 5_000_000)
         deadline = time.monotonic() + 60
         while not got and time.monotonic() < deadline:
@@ -506,7 +515,7 @@ def test_a_message_larger_than_what_the_network_takes_at_once_arrives_whole() ->
 def test_what_is_no_message_closes_the_link_and_nothing_else(line: bytes) -> None:
     with selectors.DefaultSelector() as selector:
         here, there = socket.socketpair()
-        link = agent.Link(here, selector, lambda: None)
+        link = links.Link(here, selector, lambda: None)
         there.sendall(line + b"\n")
         assert link.receive() == []
         assert link.closed
@@ -522,7 +531,7 @@ def key_store() -> int:
     listener = socket.socket()
     listener.bind(("", 0))
     listener.listen()
-    threading.Thread(target=agent.serve_keys, args=(listener, {"127.0.0.1"}), daemon=True).start()
+    threading.Thread(target=horovod.serve_keys, args=(listener, {"127.0.0.1"}), daemon=True).start()
     return int(listener.getsockname()[1])
 
 
@@ -544,7 +553,7 @@ def test_horovods_store_keeps_what_it_is_given(key_store: int) -> None:
     assert ask(key_store, "GET", "/global/0")[0] == 404
 
 
-@pytest.mark.skipif(not agent.LINUX, reason="only Linux has more than one loopback address")
+@pytest.mark.skipif(not processes.LINUX, reason="only Linux has more than one loopback address")
 def test_horovods_store_does_not_answer_strangers(key_store: int) -> None:
     ask(key_store, "PUT", "/global/0", b"value")
     with pytest.raises((ConnectionError, http.client.HTTPException)):
@@ -553,32 +562,32 @@ def test_horovods_store_does_not_answer_strangers(key_store: int) -> None:
 
 
 def test_ports_that_are_held_are_free_different_and_nobody_elses() -> None:
-    first, second = agent.free_ports(40), agent.free_ports(40)
+    first, second = network.free_ports(40), network.free_ports(40)
     ports = [sock.getsockname()[1] for sock in first + second]
     for sock in first + second:
         sock.close()
     assert len(set(ports)) == 80
-    assert all(port in agent.PORTS for port in ports)
+    assert all(port in network.PORTS for port in ports)
 
 
 def test_too_few_free_ports_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent, "PORTS", range(20000, 20003))
+    monkeypatch.setattr(network, "PORTS", range(20000, 20003))
     with pytest.raises(OSError, match="no 4 free ones between 20000 and 20003"):
-        agent.free_ports(4)
+        network.free_ports(4)
 
 
 @pytest.fixture
-def small_agent(tmp_path: Path) -> Iterator[agent.Agent]:
+def small_agent(tmp_path: Path) -> Iterator[Member]:
     """An agent that is not run; its output goes nowhere."""
-    config = {"node": 0, "gang": "g", "dir": str(tmp_path), "grace": 1, "silence": 1, "ranks": []}
+    config = {**DEFAULTS, "gang": "g", "dir": str(tmp_path), "grace": 1, "silence": 1}
     saved, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
-    made = agent.Agent(config, None)
+    made = Member(config, None)
     yield made
     os.dup2(saved, 1)
     os.close(saved)
     os.close(nowhere)
-    made.selector.close()
+    made.loop.selector.close()
 
 
 @pytest.mark.parametrize(
@@ -595,7 +604,7 @@ def small_agent(tmp_path: Path) -> Iterator[agent.Agent]:
     ],
 )
 def test_exit_codes_and_signals_are_kept(
-    small_agent: agent.Agent,
+    small_agent: Member,
     monkeypatch: pytest.MonkeyPatch,
     status: int,
     killed_for_memory: bool,
@@ -603,76 +612,125 @@ def test_exit_codes_and_signals_are_kept(
     code: int | None,
     signal: str | None,
 ) -> None:
-    small_agent.oom_before = 4
-    monkeypatch.setattr(agent, "oom_kills", lambda: 5 if killed_for_memory else 4)
-    facts = small_agent.exit_facts(agent.Voice(2), status)
+    small_agent.children.oom_before = 4
+    monkeypatch.setattr(children, "oom_kills", lambda: 5 if killed_for_memory else 4)
+    facts = small_agent.children.exit_facts(output.Voice(2), status)
     assert (facts["cause"], facts["code"], facts["signal"]) == (cause, code, signal)
 
 
 def test_an_agent_that_waits_for_the_last_processes_looks_for_them_in_one_place_only(
-    small_agent: agent.Agent, monkeypatch: pytest.MonkeyPatch
+    small_agent: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every rank that ends makes it look; the looks must not each go on by themselves."""
-    monkeypatch.setattr(agent, "family", lambda *_: {1})
-    monkeypatch.setattr(agent, "reap_all", lambda: ({}, False))
+    monkeypatch.setattr(ending, "family", lambda *_: {1})
+    monkeypatch.setattr(children, "reap_all", lambda: ({}, False))
     for _ in range(40):
-        small_agent.check_gone()
-    assert len(small_agent.timers) == 1
-    assert not small_agent.gone
+        small_agent.ending.check()
+    assert len(small_agent.loop.timers) == 1
+    assert not small_agent.ending.gone
 
 
 def test_what_was_made_goes_to_its_place_with_what_describes_it(tmp_path: Path) -> None:
     draft, place = tmp_path / "attempts" / "3-model.h5", tmp_path / "model" / "3-model.h5"
-    agent.clear_folder(str(draft.parent))
+    folders.clear_folder(str(draft.parent))
     for name in (draft.name, f"{draft.name}.json", "history.csv"):
         (draft.parent / name).write_text(name)
-    agent.deliver(str(draft), str(place))
+    folders.deliver(str(draft), str(place))
     assert sorted(each.name for each in place.parent.iterdir()) == ["3-model.h5", "3-model.h5.json"]
     assert [each.name for each in draft.parent.iterdir()] == ["history.csv"]
     (draft.parent / "history.csv").unlink()
     draft.write_text("another")
-    agent.deliver(str(draft), str(place))
+    folders.deliver(str(draft), str(place))
     assert place.read_text() == "another"
     assert not draft.parent.exists()
 
 
-def test_a_rank_that_made_nothing_is_not_done(small_agent: agent.Agent, tmp_path: Path) -> None:
+def test_a_rank_that_made_nothing_is_not_done(small_agent: Member, tmp_path: Path) -> None:
     small_agent.makes = {0: [str(tmp_path / "draft" / "m.h5"), str(tmp_path / "model" / "m.h5")]}
-    facts = small_agent.exit_facts(agent.Voice(0), 0)
+    facts = small_agent.children.exit_facts(output.Voice(0), 0)
     small_agent.deliver(facts)
     assert (facts["cause"], facts["error"]) == ("unmade", f"{tmp_path}/draft/m.h5: No such file or directory")
     assert not (tmp_path / "model").exists()
 
 
-def test_only_placeholders_are_filled(small_agent: agent.Agent) -> None:
-    small_agent.values = {"host": {"0": "10.0.0.1"}, "port": {"0": 20001, "torch": 20002}, "file": {"rsh": "/d/rsh"}}
+def test_only_placeholders_are_filled() -> None:
+    values: dict[str, dict[str, object]] = {
+        "host": {"0": "10.0.0.1"},
+        "port": {"0": 20001, "torch": 20002},
+        "file": {"rsh": "/d/rsh"},
+    }
     text = "{host:0}:{port:0} {port:torch} {file:rsh} {host:9} {x:0} {} {port:A}"
-    assert small_agent.fill(text) == "10.0.0.1:20001 20002 /d/rsh {host:9} {x:0} {} {port:A}"
+    assert environment.fill(text, values) == "10.0.0.1:20001 20002 /d/rsh {host:9} {x:0} {} {port:A}"
 
 
-def test_peers_are_kept_from_a_proxy_only_where_there_is_one(
-    small_agent: agent.Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_peers_are_kept_from_a_proxy_only_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     env = {"no_proxy": "10.0.0.1"}
-    small_agent.add_proxies(env)
+    environment.add_proxies(env)
     assert env == {}
     monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", "localhost")
     env = {"no_proxy": "10.0.0.1"}
-    small_agent.add_proxies(env)
+    environment.add_proxies(env)
     assert env == {"no_proxy": "localhost,10.0.0.1"}
 
 
 def test_files_with_environments_are_for_nobody_else_to_read(tmp_path: Path) -> None:
-    agent.write_file(str(tmp_path / "deep" / "0.json"), json.dumps({"TOKEN": "secret"}))
+    folders.write_file(str(tmp_path / "deep" / "0.json"), json.dumps({"TOKEN": "secret"}))
     assert (tmp_path / "deep" / "0.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_agent_is_one_file_that_python_3_8_can_read_and_needs_the_standard_library_only() -> None:
-    tree = ast.parse(Path(agent.__file__).read_text(), feature_version=(3, 8))
+def agent_told(config: dict[str, Any], folder: Path) -> tuple[int, list[dict[str, Any]]]:
+    """Its exit code and its own words."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    done = subprocess.run([sys.executable, "-I", "-S", AGENT, path], capture_output=True, text=True, check=False)
+    return done.returncode, [json.loads(line[1:]) for line in done.stdout.splitlines() if line.startswith("@")]
+
+
+def test_a_configuration_of_a_newer_version_ends_the_gang_in_a_sentence_that_names_both(tmp_path: Path) -> None:
+    testament = tmp_path / "testament"
+    code, words = agent_told({"version": VERSION + 1, "node": 1, "testament": str(testament)}, tmp_path)
+    (over,) = words
+    assert (code, over["event"], over["outcome"]["cause"], over["outcome"]["node"]) == (1, "over", "version", 1)
+    assert json.loads(testament.read_text())["cause"] == "version"
+    outcome = outcome_of(over["outcome"], ["a", "b"], 2)
+    assert outcome.verdict is Verdict.FAILED
+    assert f"up to version {VERSION}, and was given one of version {VERSION + 1}." in outcome.reason
+
+
+def test_a_pod_that_is_given_a_newer_configuration_touches_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"version": VERSION + 1, "cwd": str(tmp_path / "work")}
+    monkeypatch.setenv("PUMASI_BOOT_CONFIG", base64.b64encode(zlib.compress(json.dumps(config).encode())).decode())
+    assert pod() == config
+    assert not (tmp_path / "work").exists()
+
+
+def test_fields_that_are_unknown_are_ignored_and_missing_ones_have_a_default(tmp_path: Path) -> None:
+    rank = {"rank": 0, "command": ["/bin/true"], "env": {}, "mood": "good"}
+    config = {"gang": f"defaults.{os.getpid()}.0", "dir": str(tmp_path), "ranks": [rank], "colour": "blue"}
+    code, words = agent_told({**config, "deciders": [0]}, tmp_path)
+    assert (code, words[-1]["outcome"]) == (0, {"cause": "done"})
+
+
+def test_configurations_are_of_a_version_that_the_agent_knows() -> None:
+    assert AGENT_VERSION == VERSION
+
+
+@pytest.mark.parametrize("name", sorted(agent_files()))
+def test_python_3_8_can_read_the_agent_which_needs_the_standard_library_and_itself_only(name: str) -> None:
+    tree = ast.parse(agent_files()[name], feature_version=(3, 8))
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in names} <= set(sys.stdlib_module_names)
+    ours = {name for name in names if name.partition(".")[0] == "pumasi"}
+    assert {name.partition(".")[0] for name in names - ours} <= set(sys.stdlib_module_names)
+    assert all(module_file(name) in agent_files() for name in ours)
+
+
+def module_file(name: str) -> str:
+    base = name.replace(".", "/")
+    return f"{base}/__init__.py" if f"{base}/__init__.py" in agent_files() else f"{base}.py"

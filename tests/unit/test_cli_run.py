@@ -18,10 +18,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pumasi.catalogue import catalogue_for
 from pumasi.cli.parsing import parse
 from pumasi.cli.verbs.run import VERB, flags_of
-from pumasi.core.spec import CLUSTER_FIELDS, GROUPS, LISTS, flag_of
+from pumasi.core.options import declared
 from pumasi.errors import UsageError
+from pumasi.pools.kubernetes.options import KubernetesOptions
 
 PUMASI = [sys.executable, "-m", "pumasi"]
 TRAIN = """
@@ -355,12 +357,11 @@ def test_options_that_may_be_repeated_are_handed_on_all_of_them() -> None:
 
 def test_every_field_for_clusters_is_an_option() -> None:
     keys = {f"--{option.key}" for option in VERB.options}
-    assert {flag_of(field) for field in CLUSTER_FIELDS} <= keys
+    assert {option.flag for option in declared(KubernetesOptions).values()} <= keys
 
 
 def test_every_option_with_several_values_may_be_repeated() -> None:
-    for field in (*GROUPS, *LISTS):
-        key = flag_of(field)
+    for key in (option.flag for option in catalogue_for({}).all.values() if option.is_repeated):
         given = flags_of(parse(VERB, [key, "a=1", key, "b=2", "x.py"]))
         assert given[key[2:]] == ["a=1", "b=2"]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pumasi.core.spec import Spec
+from pumasi.catalogue import make_spec
+from pumasi.core.events import kind_of
 from pumasi.errors import SystemTrouble
 from pumasi.runs import control
 from pumasi.runs.prepare import interrupted
@@ -70,7 +71,7 @@ def test_who_sees_that_a_run_has_ended_finds_out_how(store: Store, monkeypatch: 
     update, seen = store.update_run, list[str]()
 
     def watch(run_id: str, **fields: object) -> None:
-        seen.extend(event.kind for event in store.events(run_id))
+        seen.extend(kind_of(row.event) for row in store.events(run_id))
         update(run_id, **fields)
 
     monkeypatch.setattr(store, "update_run", watch)
@@ -79,7 +80,7 @@ def test_who_sees_that_a_run_has_ended_finds_out_how(store: Store, monkeypatch: 
 
 
 def test_the_same_command_goes_on_with_a_run_of_ones_own_only(store: Store) -> None:
-    spec = Spec(command=("train.py",), strategy="average", slots=2)
+    spec = make_spec(command=("train.py",), strategy="average", slots=2)
     store.import_run("theirs-aaaaa", spec.dump(), time.time())
     store.keep_task("theirs-aaaaa", "train-0", {"state": "done"})
     assert interrupted(store, spec) is None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pumasi.core.flows import MAIN
-from pumasi.core.flows.average import SUFFIXES, Average, suffix_of, winner, without_suffix
+from pumasi.core.flows.average.flow import SUFFIXES, Average, suffix_of, winner, without_suffix
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.errors import SpecError
 from pumasi.models import formats

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from pumasi.catalogue import parse_spec
 from pumasi.cli.main import main
-from pumasi.core.flows.average import Average
-from pumasi.core.flows.catalogue import flow_of, sent
-from pumasi.core.spec import Spec, parse_spec
+from pumasi.core.flows.average.checks import sent
+from pumasi.core.flows.average.flow import Average
+from pumasi.core.spec import Spec
 from pumasi.errors import SpecError
+from pumasi.registry import FLOWS
 
 TRAINER = ["train.py", "--savemodel", "{model}"]
 CLUSTER = {"on": "k8s", "volume": "files", "mounts": ["files:/volume"]}
@@ -25,7 +27,7 @@ def spec_of(**fields: Any) -> Spec:
 
 
 def flow(**fields: Any) -> Average:
-    found = flow_of(spec_of(**fields), "/volume/pumasi/train-abcde")
+    found = FLOWS.get("average").open(spec_of(**fields), "/volume/pumasi/train-abcde")
     assert isinstance(found, Average)
     return found
 

@@ -51,7 +51,7 @@ def test_it_has_our_modules_and_nothing_else() -> None:
     assert {
         "pumasi/runs/detached.py",
         "pumasi/runs/manager.py",
-        "pumasi/agent/agent.py",
+        "pumasi/agent/member.py",
         "pumasi/agent/shim.py",
     } <= set(names())
     assert not any(name.startswith("pumasi/cli") for name in names())

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from pumasi.agent.files import agent_text
+from pumasi.catalogue import parse_spec
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
-from pumasi.core.spec import LONGEST_NAME, MOST_SLOTS, Spec, parse_spec
+from pumasi.core.spec import LONGEST_NAME, MOST_SLOTS, Spec
 from pumasi.pools.kubernetes import manifests
 from pumasi.pools.kubernetes.manifests import (
     ATTEMPT,
@@ -29,7 +30,7 @@ from pumasi.pools.kubernetes.manifests import (
     TASK,
     WORK,
     CodeObjects,
-    Gang,
+    GangSpec,
     Object,
     Owner,
 )
@@ -38,7 +39,7 @@ from pumasi.program.workdir import LARGEST
 RUN_ID = "train-abcde"
 OWNER = Owner("ConfigMap", RUN_ID, "uid-1")
 SMALL = CodeObjects(f"{RUN_ID}-code", 1, ())
-GANG = Gang(RUN_ID, "main", 2, OWNER, "10.0.0.7", True, "", "none", SMALL)
+GANG = GangSpec(RUN_ID, "main", 2, OWNER, "10.0.0.7", True, "", "none", SMALL)
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LARGEST_VARIABLE = 131_072
 LARGEST_MAP = 1 << 20
@@ -48,7 +49,7 @@ def spec_of(**fields: Any) -> Spec:
     return parse_spec({"command": ["train.py"], "on": "k8s", **fields})
 
 
-def pod(gang: Gang = GANG, index: int = 0, slots: int = 1, **fields: Any) -> Object:
+def pod(gang: GangSpec = GANG, index: int = 0, slots: int = 1, **fields: Any) -> Object:
     return manifests.pod(spec_of(**fields), gang, index, f"node-{index}", {"slots": slots, "word": "value"})
 
 
@@ -451,20 +452,25 @@ def boot(folder: Path, agent: str, **env: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, env=given, capture_output=True, text=True, check=False)
 
 
+def small_agent(text: str) -> str:
+    return json.dumps({"pumasi/__init__.py": "", "pumasi/agent/__init__.py": "", "pumasi/agent/starting.py": text})
+
+
 def test_what_a_pod_runs_fetches_the_agent_and_is_it(tmp_path: Path) -> None:
-    agent = "import os, sys\nprint(__name__, __file__, sys.argv, 'PUMASI_BOOT_AGENT' in os.environ)\nsys.exit(7)\n"
+    agent = "import os, sys\ndef main(_):\n  print(sys.argv, 'PUMASI_BOOT_AGENT' in os.environ)\n  return 7\n"
     folder = tmp_path / "pumasi"
-    result = boot(folder, agent)
-    path = str(folder / "agent.py")
+    result = boot(folder, small_agent(agent))
+    path = folder / "package" / "pumasi" / "agent"
     assert (result.returncode, result.stderr) == (7, "")
-    assert result.stdout == f"__main__ {path} {[path, 'pod']} False\n"
-    assert Path(path).read_text() == agent
+    assert result.stdout == f"{[str(path / '__main__.py'), 'pod']} False\n"
+    assert (path / "starting.py").read_text() == agent
+    assert not list(folder.rglob("*.pyc"))
 
 
 def test_a_mistake_of_the_agents_is_told_with_its_line(tmp_path: Path) -> None:
-    result = boot(tmp_path, "\n\nraise SystemError('so')\n")
+    result = boot(tmp_path, small_agent("\n\nraise SystemError('so')\n"))
     assert result.returncode == 1
-    assert f'{tmp_path}/agent.py", line 3' in result.stderr
+    assert f'{tmp_path}/package/pumasi/agent/starting.py", line 3' in result.stderr
 
 
 def test_the_real_agent_boots(tmp_path: Path) -> None:

@@ -10,17 +10,20 @@ from typing import Any
 
 import pytest
 
+from pumasi.catalogue import parse_spec
 from pumasi.core import manage
 from pumasi.core.endings import Setting
+from pumasi.core.events import Event, Note, kind_of, to_json
 from pumasi.core.launch import Program
 from pumasi.core.outcome import Verdict
 from pumasi.core.planning import Node
-from pumasi.core.spec import Spec, parse_spec
+from pumasi.core.spec import Spec
 from pumasi.errors import ClusterTrouble, DoesNotFit, Forbidden, NotThere, PumasiError, Unreachable, UsageError
 from pumasi.pools.base import Order, Request
 from pumasi.pools.kubernetes import manifests
 from pumasi.pools.kubernetes import runner as kubernetes
 from pumasi.pools.kubernetes.manifests import DOMAIN, CodeObjects
+from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.record import Record, anchor_path, path_of, read
 from pumasi.pools.kubernetes.rights import NAME as ACCOUNT
 from pumasi.pools.kubernetes.volumes import SHARED, SINGLE, claim
@@ -50,8 +53,8 @@ class Events(Unwatched):
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def event(self, at: float, kind: str, data: Any) -> None:
-        self.told.append(f"{kind} {dict(data)}")
+    def event(self, at: float, event: Event) -> None:
+        self.told.append(f"{kind_of(event)} {to_json(event)}")
 
 
 async def _begun(api: FakeApi, home: Path, events: Events, spec: Spec) -> tuple[asyncio.Task[Any], Record, Store]:
@@ -249,7 +252,7 @@ def see_manager(api: FakeApi, home: Path, state: dict[str, Any]) -> list[str]:
         record = Record(api, NAMESPACE, RUN, "")
         pool = await kubernetes.make_run(api, Request(RUN, SPEC, PROGRAM, home, FIELDS), record)
         labels = {manifests.RUN: RUN, manifests.KIND: "manager"}
-        spec = {"containers": [{"name": "manager", "image": SPEC.image}]}
+        spec = {"containers": [{"name": "manager", "image": SPEC[KubernetesOptions].image}]}
         api.cluster.create("pods", NAMESPACE, {"metadata": {"name": "m", "labels": labels}, "spec": spec})
         api.cluster.change("pods", "m", {"status": {"containerStatuses": [{"name": "manager", "state": state}]}})
         try:
@@ -298,7 +301,7 @@ def test_the_notes_of_a_detached_run_are_in_its_record_once(tmp_path: Path, monk
         await kubernetes.make_detached(Request(RUN, SPEC, program, tmp_path, FIELDS), api, NAMESPACE)
         return read(await api.get(path_of(NAMESPACE, RUN))).events
 
-    assert [(kind, told) for _, kind, told in asyncio.run(story())] == [("note", {"text": note})]
+    assert [event for _, event in asyncio.run(story())] == [Note(text=note)]
 
 
 # ---- quotas
@@ -610,6 +613,6 @@ def test_advice_knows_the_image_the_limit_and_whether_checkpoints_are_kept() -> 
         record, code = Record(FakeApi(), NAMESPACE, RUN, "here/1"), CodeObjects("", 0, ())
         return kubernetes.KubernetesRunner(FakeApi(), spec, "none", record, code).setting
 
-    assert setting(image="mine", memory="64Mi") == Setting("mine", 64 * 1024**2, keeps_checkpoints=False)
+    assert setting(image="mine", memory="64Mi") == Setting("mine", ("64Mi", "128Mi"), keeps_checkpoints=False)
     assert not setting(mounts=["data:/data:ro"]).keeps_checkpoints
     assert setting(mounts=["data:/data"]).keeps_checkpoints

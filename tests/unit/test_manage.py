@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from pumasi.core.flows import Flow
-from pumasi.core.flows.single import Single
+from pumasi.core.flows.together import Single
 from pumasi.core.manage import (
     CONFIRM,
     FREE_RESTARTS,

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pumasi.core.flows import Flow
-from pumasi.core.flows.single import Single
+from pumasi.core.flows.together import Single
 from pumasi.core.manage import (
     CONFIRM,
     FREE_RESTARTS,

@@ -1,8 +1,14 @@
-"""The files that the agent writes down for every rank's Python."""
+"""What is sent to where a run is: the agent, and the files that it writes down for every rank's Python."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+AGENT = Path(__file__).with_name("__main__.py")
+"""What Python runs to be an agent."""
+_PROGRAMS = ("files", "installer", "loader", "mends", "shim")
+"""Modules in this folder that are not part of the agent: they are sent on their own, or not at all."""
 
 
 def shim_files() -> dict[str, str]:
@@ -34,8 +40,18 @@ def step_files() -> dict[str, str]:
     return {"steps/pumasi/__init__.py": "", **files}
 
 
+def agent_files() -> dict[str, str]:
+    """The agent: its modules, where they are to be below a folder that Python imports from."""
+    folder = Path(__file__).parent
+    paths = [path for path in sorted(folder.glob("*.py")) if path.stem not in _PROGRAMS]
+    paths += sorted(folder.glob("frameworks/*.py"))
+    files = {f"pumasi/agent/{path.relative_to(folder).as_posix()}": path.read_text(encoding="utf-8") for path in paths}
+    return {"pumasi/__init__.py": "", **files}
+
+
 def agent_text() -> str:
-    return Path(__file__).with_name("agent.py").read_text(encoding="utf-8")
+    """`agent_files` as one text, for places where nothing of ours is installed."""
+    return json.dumps(agent_files())
 
 
 def loader_text() -> str:

@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pumasi.core import frameworks
-from pumasi.core.kubewords import quantity
 from pumasi.core.outcome import Outcome, Verdict
 
 
 class Setting(NamedTuple):
     """What good advice depends on: the image that the program runs in, if any; how much memory a slot may use, where
-    there is a limit (bytes); and whether checkpoints outlive what wrote them."""
+    there is a limit, and twice that, both as users write it; and whether checkpoints outlive what wrote them."""
 
     image: str = ""
-    memory: int | None = None
+    memory: tuple[str, str] | None = None
     keeps_checkpoints: bool = True
 
 
@@ -117,13 +116,18 @@ def _ending(facts: Mapping[str, Any], who: str, tail: Sequence[str], setting: Se
             return Ending(Verdict.LOST, _LOST[cause].format(who=who), _about_restarts(setting))
         case cause:
             verdict, reason, hint = _PLAIN[cause]
-            return Ending(verdict, reason.format(who=who), hint)
+            return Ending(verdict, reason.format(who=who, error=facts.get("error")), hint)
 
 
 _UNMADE_HINT = "It has to save its model in the file that {model} stands for, under exactly that name."
 _PLAIN = {
     "done": Ending(Verdict.DONE, "Done."),
     "stopped": Ending(Verdict.STOPPED, "Stopped on request."),
+    "version": Ending(
+        Verdict.FAILED,
+        "{error}.",
+        "A run keeps the agent that it began with, and a newer Pumasi has started it again: start a new run.",
+    ),
     "vanished": Ending(
         Verdict.LOST,
         "{who} never told how it ended, though mpirun said that all is well.",
@@ -164,7 +168,7 @@ def _about_restarts(setting: Setting) -> str:
 
 def _about_memory(setting: Setting) -> str:
     if setting.memory is not None:
-        may, more = quantity(setting.memory), quantity(2 * setting.memory)
+        may, more = setting.memory
         return f"Each slot may use {may}: raise it, as in --memory {more}, or try a smaller batch."
     if setting.image:
         return "Its node was full: --memory reserves what each slot needs; or try a smaller batch."

@@ -6,12 +6,25 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.core.flows import MAIN, Work
-from pumasi.core.frameworks import Gang, chief_ports, decides, environment, hostfile, settle_see_gpus
+from pumasi.core.frameworks import (
+    Gang,
+    agent_parts,
+    chief_ports,
+    decides,
+    environment,
+    extra_roles,
+    hostfile,
+    settle_see_gpus,
+)
 from pumasi.core.placeholders import fill
 from pumasi.core.ranks import Rank, RankTable, rank_table
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
+
+
+AGENT_VERSION = 1
+"""Of the configurations made here. Raised when an agent that does not know the change would do something wrong."""
 
 
 class Program(NamedTuple):
@@ -74,15 +87,15 @@ class Attempt(NamedTuple):
 
 def gang_of(spec: Spec, program: Program, attempt: Attempt) -> Gang:
     share = dict.fromkeys(attempt.placement, 1) if spec.per_node else attempt.placement
-    table = rank_table(share, ps=spec.ps, evaluator=spec.evaluator)
-    sight = settle_see_gpus(program.framework, spec.see_gpus, per_node=spec.per_node, slot_as_node=spec.slot_as_node)
+    table = rank_table(share, extra_roles(spec))
+    sight = settle_see_gpus(spec, program.framework)
     return Gang(
         run=attempt.run,
         attempt=attempt.number,
         restarts=spec.restarts,
         table=table,
         per_node=spec.per_node,
-        slot_as_node=spec.slot_as_node,
+        sections=spec.sections,
         gpus=_gpus(spec, attempt, table),
         see_gpus=sight,
         slots_per_node=tuple(attempt.placement[name] for name in table.nodes),
@@ -98,14 +111,16 @@ def _gpus(spec: Spec, attempt: Attempt, table: RankTable) -> tuple[tuple[str, ..
 
 
 def agent_configs(spec: Spec, program: Program, attempt: Attempt, gang: Gang) -> list[dict[str, Any]]:
-    """A configuration a node, the chief's first; see `agent.py` for what each word means."""
+    """A configuration a node, the chief's first; see `agent/config.py` for what each field means."""
     shared = _shared(spec, program, attempt, gang)
     return [_config(spec, program, attempt, gang, node, shared) for node in range(len(gang.table.nodes))]
 
 
 def _shared(spec: Spec, program: Program, attempt: Attempt, gang: Gang) -> dict[str, Any]:
     table = gang.table
+    hosts = hostfile(gang) if program.mpirun is not None or program.launcher else None
     return {
+        "version": AGENT_VERSION,
         "nodes": len(table.nodes),
         "names": list(table.nodes),
         "first": attempt.first,
@@ -114,7 +129,8 @@ def _shared(spec: Spec, program: Program, attempt: Attempt, gang: Gang) -> dict[
         "hub": [attempt.addresses[0], 0],
         "secret": attempt.secret,
         "chief_ports": list(chief_ports(gang, program.framework)),
-        "hostfile": hostfile(gang) if program.mpirun is not None or program.launcher else None,
+        "parts": list(agent_parts(gang, program.framework, hosts)),
+        "hostfile": hosts,
         "launcher": _mpirun(program, table) if program.mpirun else None,
         "files": dict(program.files),
         "setup": _setup(spec, program, attempt),

@@ -102,8 +102,6 @@ class Pool(ABC):
     """Where one finds such arguments: "of your kubeconfig"."""
     kind: ClassVar[str] = ""
     """What such places are called in the plural: "it is for clusters". Empty: pools of this name."""
-    options: ClassVar[type | None] = None
-    """The options that a run has only in this pool."""
     outlives_manager: ClassVar[bool] = False
     """Gangs go on when their manager dies, and another one adopts them: see `Runner.adopt` and `program_left`."""
     tells_notes: ClassVar[bool] = False
@@ -114,6 +112,11 @@ class Pool(ABC):
     """Seconds between two calls of `tend`, at least."""
     patience: ClassVar[float] = 0.0
     """Seconds for which who waits for a run bears with a place that can't be reached."""
+
+    @property
+    def options(self) -> type[Any] | None:
+        """The options that a run has only in this pool: a `core.options.PoolOptions`."""
+        return None
 
     def words(self) -> Any:
         """What the command line has for this pool alone: a `cli.pools.Words`, or None."""

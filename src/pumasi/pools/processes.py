@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pumasi.core.events import Finished, StopAsked
 from pumasi.errors import SystemTrouble
 from pumasi.store.person import this_person
 
@@ -77,12 +78,12 @@ def bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason: 
     hint = f"What the manager said is in {errors}." if said else f"What it printed: pumasi logs {record.id}"
     outcome: dict[str, object] = {"verdict": verdict, "reason": reason, "hint": hint}
     # In this order: who sees that the run has ended finds the event that tells how.
-    store.add_event(record.id, now, "finished", outcome)
+    store.add_event(record.id, now, Finished(verdict=verdict, reason=reason, hint=hint))
     store.update_run(record.id, state=verdict, ended=now, outcome=outcome, exit_code=exit_code)
 
 
 def _sweep(store: Store, record: RunRecord) -> None:
-    from pumasi.agent.agent import kill_family
+    from pumasi.agent.processes import kill_family
 
     kill_family(f"PUMASI_GANG={record.id}.")
     shutil.rmtree(store.folder(record.id) / "tmp", ignore_errors=True)
@@ -112,7 +113,7 @@ def ask_manager(
     words = " at once." if force else f": its processes have {grace_of(record, force=False):g} s to end."
     tell(f"Stopping {record.id}{words}")
     with suppress(SystemTrouble):  # A full disk must not keep anybody from stopping a run.
-        store.add_event(record.id, time.time(), "stop asked", {"by": str(this_person())})
+        store.add_event(record.id, time.time(), StopAsked(by=str(this_person())))
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGUSR1 if force else signal.SIGTERM)
     return see_it_stop

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from pumasi.agent.files import installer_files, shim_files
 from pumasi.core.command import first_word, script_of
-from pumasi.core.flows import average
-from pumasi.core.flows.average import suffix_of, without_suffix
-from pumasi.core.flows.catalogue import sent
+from pumasi.core.flows.average import flow as average
+from pumasi.core.flows.average.checks import sent
+from pumasi.core.flows.average.flow import suffix_of, without_suffix
+from pumasi.core.flows.average.options import AverageOptions
 from pumasi.core.frameworks import Layout
 from pumasi.core.frameworks.detect import Detection, joins, local_imports, traps
 from pumasi.core.frameworks.mpi import check_startable
@@ -82,17 +83,17 @@ def _parts(spec: Spec, environ: Mapping[str, str], site: Site) -> dict[str, tupl
     """The commands of tasks beside the trainers."""
     if spec.strategy != "average":
         return {}
-    python = site.python(spec, environ)
+    asked, python = spec[AverageOptions], site.python(spec, environ)
     parts: dict[str, tuple[str, ...]] = {average.AVERAGE: (python, *STEP, "average")}
-    here = sent(spec).values() if site.travels else [spec.split or spec.copy, spec.init]
+    here = sent(spec).values() if site.travels else [asked.split or asked.copy, asked.init]
     for path in filter(None, here):
-        check_file(Path(spec.workdir), path, may_be_folder=path != spec.init)
-    if spec.save and not site.travels:
-        _check_writable(Path(spec.workdir, spec.save))
-    if spec.split or spec.copy:
-        parts[average.DATA] = (python, *STEP, "split" if spec.split else "copy")
-    if spec.evaluate:
-        judge = site.command(replace(spec, command=spec.evaluate), environ)
+        check_file(Path(spec.workdir), path, may_be_folder=path != asked.init)
+    if asked.save and not site.travels:
+        _check_writable(Path(spec.workdir, asked.save))
+    if asked.split or asked.copy:
+        parts[average.DATA] = (python, *STEP, "split" if asked.split else "copy")
+    if asked.evaluate:
+        judge = site.command(replace(spec, command=asked.evaluate), environ)
         parts[average.EVALUATE] = without_suffix(judge, suffix_of(spec.command))
     return parts
 
@@ -104,10 +105,10 @@ _POOR = (
 
 
 def _notes(spec: Spec, found: Detection, site: Site) -> tuple[str, ...]:
-    layout = Layout(spec.at_once, spec.nodes or (spec.at_once,), spec.per_node, spec.slot_as_node, spec.shim)
-    cores = os.cpu_count() or 1
+    layout = Layout(spec.at_once, site.shares(spec), spec.per_node, spec.shim, sections=spec.sections)
+    averaged, cores = spec[AverageOptions], os.cpu_count() or 1
     crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node and not site.travels
-    poor = spec.strategy == "average" and spec.slots > 1 and spec.rounds == 1 and spec.init is None
+    poor = spec.strategy == "average" and spec.slots > 1 and averaged.rounds == 1 and averaged.init is None
     crowded = (f"{spec.slots} processes share the {cores} cores of this machine.",) if crowd else ()
     return (*_doubts(found), *([_POOR] if poor else []), *crowded, *traps(found, layout))
 

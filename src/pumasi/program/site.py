@@ -53,6 +53,10 @@ class Site(ABC):
         """The framework that the program trains with. UsageError for a syntax error in a script, unless the interpreter
         of the run may accept it."""
 
+    def shares(self, spec: Spec) -> tuple[int, ...]:
+        """How many slots each node is likely to have, as far as that is known before there is a plan."""
+        return (spec.at_once,)
+
     def cache(self, spec: Spec) -> str:
         """A folder there that outlasts the run, for packages that were downloaded; empty: none."""
         return ""

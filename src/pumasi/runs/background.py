@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pumasi.core.spec import Spec, parse_spec
+from pumasi.catalogue import recorded_spec
+from pumasi.core.spec import Spec
 from pumasi.errors import PumasiError
 from pumasi.pools import pool_named
 from pumasi.pools.base import Request
@@ -55,7 +56,7 @@ def main(home: str, run_id: str, mode: str) -> int:
 
     store = Store.open(Path(home))
     record = store.run(run_id)
-    spec = parse_spec(record.spec)
+    spec = recorded_spec(record.spec)
     goes_on = mode == "adopt"
     prepared = adopted(spec, run_id) if goes_on else Prepared(spec, *pack_program(spec, lambda text: None))
     session = Session(store, record, prepared, Unwatched())

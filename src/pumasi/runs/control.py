@@ -108,12 +108,12 @@ def _follow(
                 event = events.pop(0)
                 earlier = [frame for frame in frames if frame.ms < event.at * 1000]
                 show(earlier)
-                view.event(event.at, event.kind, event.data)
+                view.event(event.at, event.event)
                 frames = frames[len(earlier) :]
             show(frames)
             between()
         for event in events:
-            view.event(event.at, event.kind, event.data)
+            view.event(event.at, event.event)
         events.clear()
         if record.ended is not None:
             return record

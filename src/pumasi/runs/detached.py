@@ -9,10 +9,9 @@ import asyncio
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from pumasi.core.events import Event, kind_of, to_json
 from pumasi.errors import PumasiError, RunBusy
 from pumasi.pools import pool_named
 from pumasi.runs.manager import Manager
@@ -23,8 +22,8 @@ from pumasi.store import Store
 class Noted(Unwatched):
     """Events go to the manager's own log, for who has to find out what it did."""
 
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
-        sys.stderr.write(f"{at:.3f} {kind} {data}\n")
+    def event(self, at: float, event: Event) -> None:
+        sys.stderr.write(f"{at:.3f} {kind_of(event)} {to_json(event)}\n")
         sys.stderr.flush()
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pumasi.core.flows import average
-from pumasi.core.flows.catalogue import flow_of, sent
+from pumasi.core.flows.average import flow as average
+from pumasi.core.flows.average.checks import sent
 from pumasi.core.launch import Program
 from pumasi.core.placeholders import VARIABLES
 from pumasi.core.spec import Spec, run_name
@@ -20,6 +20,7 @@ from pumasi.pools.base import Found, FoundTask, found_task
 from pumasi.program.find import find_program
 from pumasi.program.packages import made_files, setup_files
 from pumasi.program.site import must_travel
+from pumasi.registry import FLOWS
 from pumasi.store import RunRecord, Store
 from pumasi.store.person import this_person
 
@@ -45,7 +46,7 @@ def prepare(spec: Spec, home: Path, say: Say = lambda text: None) -> Prepared:
     that takes long."""
     pool = pool_named(spec.on)
     spec = pool.settle(_settled(spec, pool))
-    flow_of(spec, "")
+    FLOWS.get(spec.strategy).open(spec, "")
     pool.check(spec, home)
     program, packed = pack_program(spec, say)
     return Prepared(spec, program._replace(notes=(*program.notes, *pool.notes(spec))), packed)

@@ -8,18 +8,18 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pumasi.core.flows.catalogue import flow_of
+from pumasi.catalogue import defaults
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, program_of
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
-from pumasi.core.spec import DEFAULTS, Spec, run_name
+from pumasi.core.spec import Spec, run_name
 from pumasi.pools import pool_named
 from pumasi.pools.base import Request
 from pumasi.pools.pool import Pool, Preview
+from pumasi.registry import FLOWS
 from pumasi.runs.prepare import prepare
 from pumasi.store import default_home
 
@@ -39,8 +39,9 @@ def preview(spec: Spec, say: Say, *, detached: bool) -> Preview:
 
 
 def _asked(spec: Spec, program: Program) -> dict[str, Any]:
+    usual = defaults()
     return {
-        "spec": {name: value for name, value in spec.dump().items() if value != DEFAULTS[name]},
+        "spec": {name: value for name, value in spec.dump().items() if value != usual[name]},
         "framework": program.framework,
         "because": program.because,
         **({"setup": _asked_setup(program)} if program.setup else {}),
@@ -85,7 +86,7 @@ async def _gang(pool: Pool, request: Request, folder: str) -> dict[str, Any]:
 
 def _tasks(spec: Spec, program: Program, folder: str) -> Iterator[dict[str, Any]]:
     """Those of one round: all are alike."""
-    flow = flow_of(replace(spec, rounds=1), folder)
+    flow = FLOWS.get(spec.strategy).open(spec.changed({"rounds": 1}), folder)
     ended: dict[str, Outcome] = {}
     while flow.outcome(ended) is None:
         names = [name for name in flow.next(ended) if name not in ended]

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from pumasi.core.events import Left, Note, StopAsked
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.errors import ClusterTrouble, PumasiError, SystemTrouble
 from pumasi.pools import pool_named, pool_of
@@ -38,7 +39,7 @@ QUESTION = "[s]top it, [l]eave it running, or go on? Type s, l or nothing, then 
 def run(store: Store, spec: Spec, view: View, *, foreground: Foreground | None = None) -> Outcome | None:
     """Run it here and now. None: the user has left it running in the background, which only a user at a terminal can
     do, where the process has a `foreground`."""
-    prepared = prepare(spec, store.home, lambda text: view.event(time.time(), "note", {"text": text}))
+    prepared = prepare(spec, store.home, lambda text: view.event(time.time(), Note(text=text)))
     left = interrupted(store, prepared.spec)
     if left is not None and pool_named(spec.on).outlives_manager:
         prepared = adopted(prepared.spec, left.id)
@@ -150,7 +151,7 @@ class Session:
             home=self._store.home,
             fields=record.copied(),
             packed=prepared.packed,
-            say=lambda text: self._recorder.event(time.time(), "note", text=text),
+            say=lambda text: self._recorder.event(time.time(), Note(text=text)),
         )
         self._opening = asyncio.current_task()
         async with pool_named(prepared.spec.on).open(request, adopt=prepared.is_adopted) as runner:
@@ -184,9 +185,9 @@ class Session:
         session of the same run does not count."""
         by = ""
         with contextlib.suppress(SystemTrouble):
-            events = self._store.events(self._record.id, after=self._seen)
-            asked = [event for event in events if event.kind == "stop asked"]
-            by = str(asked[-1].data["by"]) if asked else ""
+            rows = self._store.events(self._record.id, after=self._seen)
+            asked = [row.event.by for row in rows if isinstance(row.event, StopAsked)]
+            by = asked[-1] if asked else ""
         self.stop(force=force, by=by)
 
     def _lose_lifeline(self, fd: int) -> None:
@@ -240,7 +241,7 @@ class Session:
     def _leave(self) -> None:
         """Go on without a terminal, and end the process that the shell waits for."""
         assert self._foreground is not None
-        self._recorder.view.event(time.time(), "left", {"run": self._record.id})
+        self._recorder.view.event(time.time(), Left(run=self._record.id))
         self._recorder.view.close()
         asyncio.get_running_loop().remove_reader(self._foreground.lifeline)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the end of a session's first process hangs up on the others

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pumasi.core.frameworks.base import PLACEHOLDER, Framework, Gang, Layout, Sight, host
 from pumasi.core.frameworks.gpus import visibility
@@ -18,15 +19,20 @@ from pumasi.core.frameworks.tensorflow import TENSORFLOW
 from pumasi.core.frameworks.torch import TORCH
 from pumasi.core.ranks import Rank
 
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
+
 __all__ = [
     "FRAMEWORKS",
     "PLACEHOLDER",
     "Framework",
     "Gang",
     "Layout",
+    "agent_parts",
     "chief_ports",
     "decides",
     "environment",
+    "extra_roles",
     "find_framework",
     "hint",
     "hostfile",
@@ -77,6 +83,13 @@ def chief_ports(gang: Gang, chosen: str) -> tuple[str, ...]:
     return tuple(port for framework in _wired(gang, chosen) for port in framework.ports)
 
 
+def agent_parts(gang: Gang, chosen: str, hosts: str | None) -> tuple[str, ...]:
+    """What the agents do for the frameworks of this gang. `hosts` is the text for mpirun's host file, if there is one:
+    also a single process may be an mpirun."""
+    parts = [framework.agent_part for framework in _wired(gang, chosen) if framework.agent_part]
+    return tuple(dict.fromkeys([*parts, *([MPI.agent_part] if hosts is not None else [])]))
+
+
 def _wired(gang: Gang, chosen: str) -> list[Framework]:
     main = find_framework(chosen)
     if main is not None and main.exclusive:
@@ -86,24 +99,28 @@ def _wired(gang: Gang, chosen: str) -> list[Framework]:
     return [framework for framework in FRAMEWORKS if not framework.exclusive and framework.wires(gang)]
 
 
-def settle_see_gpus(chosen: str, asked: str, *, per_node: bool = False, slot_as_node: bool = False) -> Sight:
-    """Whether a rank sees only its own GPU or all of the task's on its node: as asked, else as the framework wants it.
+def settle_see_gpus(spec: Spec, chosen: str) -> Sight:
+    """Whether a rank sees only its own GPU or all of the task's on its node: as asked, else as a framework insists, or
+    as the chosen one wants it."""
+    if spec.see_gpus in ("own", "all"):
+        return "own" if spec.see_gpus == "own" else "all"
+    if spec.per_node:
+        return "all"
+    for framework in FRAMEWORKS:
+        if insisted := framework.insists_on(spec):
+            return insisted
+    main = find_framework(chosen)
+    return main.see_gpus if main is not None else "own"
 
-    A slot that is shown as a node has local rank 0, and would take the first GPU that it sees."""
-    if asked in ("own", "all"):
-        return "own" if asked == "own" else "all"
-    if per_node or slot_as_node:
-        return "all" if per_node else "own"
-    framework = find_framework(chosen)
-    return framework.see_gpus if framework is not None else "own"
+
+def extra_roles(spec: Spec) -> tuple[str, ...]:
+    """The roles of processes in addition to the slots."""
+    return tuple(role for framework in FRAMEWORKS for role in framework.extra_roles(spec))
 
 
 def decides(gang: Gang, rank: Rank) -> bool:
-    """Whether the task is not over before this rank has ended. Parameter servers never end by themselves, nor do the
-    workers that they serve: there the chief decides alone."""
-    if any(member.role == "ps" for member in gang.table.ranks):
-        return rank.role == "chief"
-    return rank.role != "evaluator"
+    """Whether the task is not over before this rank has ended."""
+    return all(framework.decides(gang, rank) for framework in FRAMEWORKS)
 
 
 def hint(tail: Sequence[str]) -> str:

@@ -7,17 +7,20 @@ a free port on the chief's node, `{file:hostfile}` a file that the agent writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
+from pumasi.core.options import Options
 from pumasi.core.ranks import Rank, RankTable
 
 if TYPE_CHECKING:
     from pumasi.core.frameworks.script import Script
+    from pumasi.core.spec import Spec
 
 PLACEHOLDER = r"\{(host|port|file):([a-z0-9]+)\}"
 
 Sight = Literal["own", "all"]
+T = TypeVar("T", bound=Options)
 
 
 class Gang(NamedTuple):
@@ -29,12 +32,18 @@ class Gang(NamedTuple):
     restarts: int
     table: RankTable
     per_node: bool = False
-    slot_as_node: bool = False
     gpus: tuple[tuple[str, ...], ...] = ()
     see_gpus: Sight = "own"
     slots_per_node: tuple[int, ...] = ()
     joins: bool = False
     """The script joins its group by itself, and so needs one even when it is alone in it."""
+    sections: Mapping[type[Options], Options] = {}
+    """As those of a spec."""
+
+    def options(self, kind: type[T]) -> T:
+        """Of a framework."""
+        found = self.sections.get(kind)
+        return found if isinstance(found, kind) else kind()
 
     @property
     def processes(self) -> int:
@@ -46,7 +55,7 @@ class Gang(NamedTuple):
 
     @property
     def has_servers(self) -> bool:
-        """Parameter servers or an evaluator: roles that only TensorFlow knows, and that others would count as ranks."""
+        """Processes in roles that only their framework knows, and that others would count as ranks."""
         return self.processes > self.table.trainers
 
     def slots_on(self, node: int) -> int:
@@ -67,9 +76,15 @@ class Layout(NamedTuple):
     slots: int = 1
     shares: tuple[int, ...] = ()
     per_node: bool = False
-    slot_as_node: bool = False
     shim: bool = True
     gpus_seen: int = 0
+    sections: Mapping[type[Options], Options] = {}
+    """As those of a spec."""
+
+    def options(self, kind: type[T]) -> T:
+        """Of a framework."""
+        found = self.sections.get(kind)
+        return found if isinstance(found, kind) else kind()
 
     @property
     def processes(self) -> int:
@@ -88,6 +103,10 @@ class Framework:
     """
 
     name: str = ""
+    synonyms: tuple[str, ...] = ()
+    """Other words that users have for it."""
+    options: type[Options] | None = None
+    """What a run may be asked because of it. The options may be given whatever framework is chosen."""
     modules: tuple[str, ...] = ()
     companions: tuple[str, ...] = ()
     starts: tuple[str, ...] = ()
@@ -101,6 +120,8 @@ class Framework:
     noise: str = ""
     """A pattern for lines that it prints at every start. They are left out of the last lines of a failure."""
     ports: tuple[str, ...] = ()
+    agent_part: str = ""
+    """The module in `agent/frameworks` that does for it what its ranks can't do by themselves."""
     see_gpus: Sight = "own"
     only_distributed: bool = False
     """Nobody imports it for anything but training together: seeing it is enough."""
@@ -110,6 +131,19 @@ class Framework:
     def wires(self, gang: Gang) -> bool:
         """Whether this gang has something to be told about; a process that is alone must not think that it is not."""
         return gang.processes > 1 and not gang.has_servers
+
+    def extra_roles(self, spec: Spec) -> Sequence[str]:
+        """The roles of processes that its options ask for, in addition to the slots."""
+        return ()
+
+    def decides(self, gang: Gang, rank: Rank) -> bool:
+        """Whether the task is not over before this rank has ended. Asked of every framework: one that does not know the
+        rank's role has no objection."""
+        return True
+
+    def insists_on(self, spec: Spec) -> Sight | None:
+        """Which GPUs a rank has to see because of its options, whatever framework is chosen."""
+        return None
 
     def environment(self, gang: Gang, rank: Rank) -> dict[str, str]:
         raise NotImplementedError

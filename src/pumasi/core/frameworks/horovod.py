@@ -25,6 +25,7 @@ class Horovod(Framework):
     )
     launchers = ("horovodrun",)
     ports = ("horovod",)
+    agent_part = "horovod"
     see_gpus = "all"
     only_distributed = True
 

@@ -18,6 +18,7 @@ _OTHER_WAYS = r"\.distribut(?:ed|ion)\b|multihost|coordinator_address|COORDINATO
 
 class Jax(Framework):
     name = "jax"
+    synonyms = ("flax",)
     modules = ("jax", "flax")
     companions = ("optax", "equinox", "haiku", "orbax", "chex", "jaxopt")
     starts = ("jax.distributed", "keras.distribution")

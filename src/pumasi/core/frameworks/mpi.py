@@ -84,10 +84,12 @@ def mismatch(program: str, library: Build, mpirun: str, launcher: Build) -> str:
 
 class Mpi(Framework):
     name = "mpi"
+    synonyms = ("openmpi",)
     modules = ("mpi4py",)
     starts = ("mpi4py.MPI",)
     launchers = ("mpirun", "mpiexec", "orterun", "prterun")
     libraries = r"libmpi(ch\w*|_mpifh|_cxx|_usempi\w*)?\.so(\..*)?"
+    agent_part = "openmpi"
     see_gpus = "all"
     only_distributed = True
     exclusive = True

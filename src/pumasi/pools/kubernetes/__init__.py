@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pumasi.core.launch import Program
     from pumasi.core.spec import Spec
     from pumasi.pools.base import Request, Runner
+    from pumasi.pools.kubernetes.options import KubernetesOptions
     from pumasi.pools.kubernetes.target import Target
     from pumasi.program.site import Site
     from pumasi.store import RunRecord, Store
@@ -34,8 +35,14 @@ class KubernetesPool(Pool):
     interval = 2.0
     patience = 600.0
 
+    @property
+    def options(self) -> type[KubernetesOptions]:
+        from pumasi.pools.kubernetes.options import KubernetesOptions
+
+        return KubernetesOptions
+
     def words(self) -> Any:
-        from pumasi.pools.kubernetes.words import WORDS
+        from pumasi.pools.kubernetes.command_line import WORDS
 
         return WORDS
 
@@ -102,7 +109,7 @@ class KubernetesPool(Pool):
     # ---- runs from outside
 
     def scope(self, argument: str, flags: Mapping[str, str]) -> Target:
-        from pumasi.pools.kubernetes.words import target
+        from pumasi.pools.kubernetes.command_line import target
 
         return target(argument, flags)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from pumasi.core.events import Gap
 from pumasi.core.flows import log_of
 from pumasi.core.frames import separate, unheard
 from pumasi.errors import NotThere
@@ -192,7 +193,7 @@ class _Copying:
 
     def _tell_gaps(self, attempt: int, sieve: Sieve) -> None:
         for rank, lines in sieve.missing.items():
-            self._recorder.event(time.time(), "gap", attempt=attempt, rank=rank, lines=lines)
+            self._recorder.event(time.time(), Gap(attempt=attempt, rank=rank, lines=lines))
 
     def _deliver(self, attempt: int) -> Callable[[bytes], None]:
         def deliver(chunk: bytes) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pumasi.core.spec import Spec, parse_spec
+from pumasi.catalogue import recorded_spec
+from pumasi.core.spec import Spec
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
 from pumasi.pools.base import Request
@@ -27,8 +28,8 @@ async def hand_over(run: str, store: Store) -> Request | None:
     if content.state.get("ended"):
         return None
     store.import_run(run, content.spec, content.state["created"])
-    for at, kind, data in content.events:
-        store.add_event(run, at, kind, data)
+    for at, event in content.events:
+        store.add_event(run, at, event)
     for attempt, frames in kept:
         store.append_log(run, attempt, frames)
     return Request(run, spec_of(content), recorded_program(content), store.home, content.state)
@@ -36,4 +37,4 @@ async def hand_over(run: str, store: Store) -> Request | None:
 
 def spec_of(content: Content) -> Spec:
     """As the pod sees the cluster: by no context."""
-    return parse_spec({**content.spec, "on": "k8s", "namespace": content.namespace})
+    return recorded_spec({**content.spec, "on": "k8s", "namespace": content.namespace})

@@ -14,8 +14,9 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pumasi.core.kubewords import OWN_DOMAIN, OWN_FOLDER, files_mount, mount, quantity, secret_use, toleration
 from pumasi.pools.kubernetes import reserved
+from pumasi.pools.kubernetes.options import KubernetesOptions
+from pumasi.pools.kubernetes.words import OWN_DOMAIN, OWN_FOLDER, files_mount, mount, quantity, secret_use, toleration
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -49,14 +50,16 @@ _SHM_FRAMEWORKS = ("torch", "tensorflow", "jax", "horovod", "mpi")
 # Written to be short: it stands in every pod, and only fetches the agent, which does the rest. In the same process: a
 # second Python would take as long to start as this one.
 BOOT = (
-    "import base64,os,sys,zlib;"
-    f"os.makedirs('{FOLDER}',exist_ok=True);"
-    f"path='{FOLDER}/agent.py';"
-    "text=zlib.decompress(base64.b64decode(os.environ.pop('PUMASI_BOOT_AGENT')));"
-    "open(path,'wb').write(text);"
-    "__file__=path;"
-    "sys.argv=[path,'pod'];"
-    "exec(compile(text,path,'exec'))"
+    "import base64,json,os,sys,zlib;"
+    f"os.makedirs('{FOLDER}/package/pumasi/agent/frameworks',exist_ok=True);"
+    f"os.chdir('{FOLDER}/package');"
+    "files=json.loads(zlib.decompress(base64.b64decode(os.environ.pop('PUMASI_BOOT_AGENT'))));"
+    "[open(name,'wb').write(text.encode()) for name,text in files.items()];"
+    "sys.dont_write_bytecode=True;"
+    "sys.path.append(os.getcwd());"
+    "sys.argv=[os.path.abspath('pumasi/agent/__main__.py'),'pod'];"
+    "from pumasi.agent.starting import main;"
+    "sys.exit(main(sys.argv[1:]))"
 )
 
 
@@ -73,7 +76,7 @@ class Owner(NamedTuple):
         return {"apiVersion": version, "kind": self.kind, "name": self.name, "uid": self.uid, "controller": True}
 
 
-class Gang(NamedTuple):
+class GangSpec(NamedTuple):
     """What the pods of one attempt have in common. `secret` and `hub` are empty for a gang of one pod. `star` is the
     attempt whose Service it has: one that got no place leaves it to the next. `pinned` is False where the cluster's
     scheduler chooses the nodes, then without those in `avoid`; `single` is a volume that one node can mount at a
@@ -161,7 +164,7 @@ def secret(run: str, owner: Owner, value: str) -> Object:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"secret": value}}
 
 
-def service(gang: Gang) -> Object:
+def service(gang: GangSpec) -> Object:
     """How members reach the chief's agent. Its name begins with a letter, which a run's need not."""
     name = f"hub-{gang.run}-{gang.star}"
     selector = {RUN: gang.run, TASK: gang.task, STAR: str(gang.star), INDEX: "0"}
@@ -208,14 +211,15 @@ def pod_name(run: str, task: str, attempt: int, index: int) -> str:
     return f"{run}-{task}-{attempt}-{index}"
 
 
-def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]) -> Object:
+def pod(spec: Spec, gang: GangSpec, index: int, node: str, config: Mapping[str, Any]) -> Object:
     """The agent of one node, with the slots that it has. Whatever the user sets with --set comes last."""
+    asked = spec[KubernetesOptions]
     own = {TASK: gang.task, ATTEMPT: str(gang.attempt), INDEX: str(index)}
     own |= {CLAIM: gang.single} if gang.single else {}
     own |= {STAR: str(gang.star)} if gang.hub else {}
     metadata = _metadata(pod_name(gang.run, gang.task, gang.attempt, index), gang.run, "rank", gang.owner)
-    metadata["labels"] = {**spec.labels, **metadata["labels"], **own}
-    annotations = {**spec.annotations, **({USER_NOTE: gang.user} if gang.user else {})}
+    metadata["labels"] = {**asked.labels, **metadata["labels"], **own}
+    annotations = {**asked.annotations, **({USER_NOTE: gang.user} if gang.user else {})}
     if annotations:
         metadata["annotations"] = annotations
     body: Object = {
@@ -223,24 +227,24 @@ def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_of(spec),
-        "tolerations": [*map(toleration, spec.tolerations), *brief_patience()],
+        "tolerations": [*map(toleration, asked.tolerations), *brief_patience()],
         "containers": [_container(spec, gang, config)],
     }
     if affinity := _affinity(gang, node):
         body["affinity"] = affinity
-    if spec.node_selector:
-        body["nodeSelector"] = dict(spec.node_selector)
-    if spec.priority_class:
-        body["priorityClassName"] = spec.priority_class
-    if not spec.as_image_user:
-        body["securityContext"] = restricted_pod(fs_group=bool(spec.mounts))
+    if asked.node_selector:
+        body["nodeSelector"] = dict(asked.node_selector)
+    if asked.priority_class:
+        body["priorityClassName"] = asked.priority_class
+    if not asked.as_image_user:
+        body["securityContext"] = restricted_pod(fs_group=bool(asked.mounts))
     if volumes := _volumes(spec, gang):
         body["volumes"] = volumes
     made = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
-    return reserved.patched(spec.patches, made, counted(spec))
+    return reserved.patched(asked.patches, made, counted(spec))
 
 
-def _affinity(gang: Gang, node: str) -> Object:
+def _affinity(gang: GangSpec, node: str) -> Object:
     if gang.pinned:
         return pin(node)
     return {**(beside(gang.single) if gang.single else {}), **(away_from(gang.avoid) if gang.avoid else {})}
@@ -251,14 +255,15 @@ def grace_of(spec: Spec) -> int:
     return int(spec.grace) + 12
 
 
-def _container(spec: Spec, gang: Gang, config: Mapping[str, Any]) -> Object:
+def _container(spec: Spec, gang: GangSpec, config: Mapping[str, Any]) -> Object:
+    asked = spec[KubernetesOptions]
     container: Object = {
         "name": "main",
-        "image": spec.image,
+        "image": asked.image,
         "command": [spec.python or PYTHON, "-I", "-S", "-c", BOOT],
         "env": [*_boot_env(gang, config), *_user_env(spec)],
     }
-    uses = [secret_use(text) for text in spec.env_from_secret]
+    uses = [secret_use(text) for text in asked.env_from_secret]
     whole = [{"secretRef": {"name": use.secret}} for use in uses if not use.variable]
     if whole:
         container["envFrom"] = whole
@@ -266,12 +271,12 @@ def _container(spec: Spec, gang: Gang, config: Mapping[str, Any]) -> Object:
         container["resources"] = resources
     if mounts := _mounts(spec, gang):
         container["volumeMounts"] = mounts
-    if not spec.as_image_user:
+    if not asked.as_image_user:
         container["securityContext"] = restricted_container()
     return container
 
 
-def _boot_env(gang: Gang, config: Mapping[str, Any]) -> list[Object]:
+def _boot_env(gang: GangSpec, config: Mapping[str, Any]) -> list[Object]:
     env: list[Object] = [
         _from_code("PUMASI_BOOT_AGENT", gang.code, "agent"),
         {"name": "PUMASI_BOOT_CONFIG", "value": squeezed(json.dumps(config))},
@@ -294,19 +299,21 @@ def _from_secret(name: str, secret: str, key: str) -> Object:
 
 def _user_env(spec: Spec) -> list[Object]:
     """Without a name in the image's own files, Python asks these who and where it is."""
-    home = [] if spec.as_image_user else [("HOME", f"{FOLDER}/home"), ("USER", "pumasi"), ("LOGNAME", "pumasi")]
-    uses = [use for use in map(secret_use, spec.env_from_secret) if use.variable]
+    asked = spec[KubernetesOptions]
+    home = [] if asked.as_image_user else [("HOME", f"{FOLDER}/home"), ("USER", "pumasi"), ("LOGNAME", "pumasi")]
+    uses = [use for use in map(secret_use, asked.env_from_secret) if use.variable]
     given = [{"name": name, "value": value} for name, value in home]
     return [*given, *(_from_secret(use.variable, use.secret, use.key) for use in uses)]
 
 
 def resources_of(spec: Spec, share: int) -> Object:
     """GPUs can't be overcommitted, and memory should not be: what is asked for is also the limit. CPUs are shared."""
+    options = spec[KubernetesOptions]
     requests, limits = {}, {}
     if spec.gpu == "required":
-        limits[spec.gpu_resource] = str(share)
-    if spec.memory is not None:
-        requests["memory"] = limits["memory"] = quantity(spec.memory * share)
+        limits[options.gpu_resource] = str(share)
+    if options.memory is not None:
+        requests["memory"] = limits["memory"] = quantity(options.memory * share)
     cores = cores_of(spec)
     if cores:
         requests["cpu"] = quantity(cores * share)
@@ -315,22 +322,24 @@ def resources_of(spec: Spec, share: int) -> Object:
 
 def cores_of(spec: Spec) -> float:
     """One a slot where no GPU does the work, if not told otherwise."""
-    if spec.cpus is not None:
-        return spec.cpus
+    asked = spec[KubernetesOptions]
+    if asked.cpus is not None:
+        return asked.cpus
     return 0.0 if spec.gpu == "required" else 1.0
 
 
 def needs_of(spec: Spec) -> dict[str, float]:
     """What one slot takes of a node."""
-    needs = {"cpu": cores_of(spec), "memory": float(spec.memory or 0)}
+    asked = spec[KubernetesOptions]
+    needs = {"cpu": cores_of(spec), "memory": float(asked.memory or 0)}
     if spec.gpu == "required":
-        needs[spec.gpu_resource] = 1.0
+        needs[asked.gpu_resource] = 1.0
     return {resource: need for resource, need in needs.items() if need}
 
 
 def counted(spec: Spec) -> set[str]:
     """The resources of which the plan knows how much there is."""
-    return {"cpu", "memory", spec.gpu_resource}
+    return {"cpu", "memory", spec[KubernetesOptions].gpu_resource}
 
 
 def pin(node: str) -> Object:
@@ -362,7 +371,7 @@ def brief_patience() -> list[Object]:
     ]
 
 
-def _volumes(spec: Spec, gang: Gang) -> list[Object]:
+def _volumes(spec: Spec, gang: GangSpec) -> list[Object]:
     volumes: list[Object] = []
     if gang.code.chunks:
         sources = [
@@ -372,20 +381,20 @@ def _volumes(spec: Spec, gang: Gang) -> list[Object]:
         volumes.append({"name": "code", "projected": {"sources": sources}})
     if gang.framework in _SHM_FRAMEWORKS:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-    for number, (claim, _, read_only) in enumerate(map(mount, spec.mounts)):
+    for number, (claim, _, read_only) in enumerate(map(mount, spec[KubernetesOptions].mounts)):
         source = {"claimName": claim, **({"readOnly": True} if read_only else {})}
         volumes.append({"name": f"mount{number}", "persistentVolumeClaim": source})
     return volumes
 
 
-def _mounts(spec: Spec, gang: Gang) -> list[Object]:
+def _mounts(spec: Spec, gang: GangSpec) -> list[Object]:
     mounts: list[Object] = []
     if gang.code.chunks:
         mounts.append({"name": "code", "mountPath": "/pumasi/code", "readOnly": True})
     if gang.framework in _SHM_FRAMEWORKS:
         # Docker's 64 MB are too few for what PyTorch's loaders and NCCL put there.
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    for number, (_, path, read_only) in enumerate(map(mount, spec.mounts)):
+    for number, (_, path, read_only) in enumerate(map(mount, spec[KubernetesOptions].mounts)):
         mounts.append({"name": f"mount{number}", "mountPath": path, **({"readOnly": True} if read_only else {})})
     return mounts
 
@@ -402,11 +411,11 @@ def restricted_container() -> Object:
 
 def folder_of(spec: Spec, run: str) -> str:
     """Where checkpoints go: on the first volume that can be written to, else in the pod, with which they are lost."""
-    found = files_mount(spec.mounts)
+    found = files_mount(spec[KubernetesOptions].mounts)
     return FOLDER if found is None else f"{found.path}/pumasi/{run}"
 
 
-def agent_config(config: Mapping[str, Any], gang: Gang, index: int) -> dict[str, Any]:
+def agent_config(config: Mapping[str, Any], gang: GangSpec, index: int) -> dict[str, Any]:
     """What `core.launch` has prepared, for a pod: the chief listens on all its addresses, the others call the Service;
     each learns its own address where it runs."""
     own: dict[str, Any] = {"secret": "", "address": "", "hub": ["" if index == 0 else gang.hub, HUB_PORT]}

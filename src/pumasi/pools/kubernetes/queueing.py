@@ -12,13 +12,14 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pumasi.core.kubewords import toleration
 from pumasi.core.planning import plan
 from pumasi.core.spec import MOST_SLOTS, Spec
 from pumasi.errors import DoesNotFit
 from pumasi.pools.kubernetes.discovery import Object, Room, Taken, room, taken
 from pumasi.pools.kubernetes.manifests import RUN, needs_of
+from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.record import BEAT_NOTE, CREATED, PLACEMENT, STALE, WISH, Age
+from pumasi.pools.kubernetes.words import toleration
 
 _LEAST_NEED, _MOST_NEED = 1e-3, 1e18
 """What a slot may need of a resource: from a thousandth, which is the least that Kubernetes counts, to an exabyte."""
@@ -56,13 +57,14 @@ class Left(NamedTuple):
 
 
 def wish_of(spec: Spec) -> Wish:
+    asked = spec[KubernetesOptions]
     return Wish(
         slots=spec.at_once,
         needs=needs_of(spec),
-        most_per_node=spec.max_per_node,
-        tolerations=[toleration(text) for text in spec.tolerations],
-        selector=spec.node_selector,
-        topology=spec.topology,
+        most_per_node=asked.max_per_node,
+        tolerations=[toleration(text) for text in asked.tolerations],
+        selector=asked.node_selector,
+        topology=asked.topology,
     )
 
 

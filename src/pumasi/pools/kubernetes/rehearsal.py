@@ -19,6 +19,7 @@ from pumasi.kube.config import Connection, connect
 from pumasi.kube.documents import abridged, to_yaml
 from pumasi.pools.base import Order, Request
 from pumasi.pools.kubernetes.manifests import KIND, Object
+from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.record import Record
 from pumasi.pools.kubernetes.runner import KubernetesRunner, make_run
 from pumasi.pools.pool import Preview
@@ -66,7 +67,9 @@ async def objects_of(request: Request, tell: Callable[[str], None], *, detached:
     connection = connect(spec.context, os.environ)
     api = Rehearsal(connection)
     async with api:
-        record = Record(api, spec.namespace or connection.namespace, request.run, "" if detached else LATER)
+        record = Record(
+            api, spec[KubernetesOptions].namespace or connection.namespace, request.run, "" if detached else LATER
+        )
         fields = {"state": "queued", "created": time.time(), "framework": program.framework, "detached": detached}
         pool = await make_run(api, request._replace(home=Path(), fields=fields), record)
         pool.tell = tell
@@ -87,10 +90,11 @@ async def _order(pool: KubernetesRunner, run: str, spec: Spec, program: Program)
 
 async def _place(pool: KubernetesRunner, spec: Spec) -> Mapping[str, int]:
     """What would never fit is told as that; for what only has to wait, there is nothing to show yet."""
+    asked = spec[KubernetesOptions]
     try:
-        return plan(await pool.nodes(), spec.slots, most_per_node=spec.max_per_node).placement
+        return plan(await pool.nodes(), spec.slots, most_per_node=asked.max_per_node).placement
     except DoesNotFit as busy:
-        plan(pool.capacity(), spec.slots, most_per_node=spec.max_per_node)
+        plan(pool.capacity(), spec.slots, most_per_node=asked.max_per_node)
         raise DoesNotFit(
             f"{busy.message} {pool.shortage(spec.slots).remark}".rstrip(),
             "The run would wait for room." if spec.wait else busy.hint,

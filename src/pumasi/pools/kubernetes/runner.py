@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.agent.files import agent_text, installer_files, shim_files
-from pumasi.core import kubewords
 from pumasi.core.endings import Setting
+from pumasi.core.events import Note, Restarting
 from pumasi.core.flows import MAIN
-from pumasi.core.flows.catalogue import sent
-from pumasi.core.kubewords import toleration
+from pumasi.core.flows.average.checks import sent
 from pumasi.core.launch import Program
 from pumasi.core.person import Person
 from pumasi.core.planning import Node, plan
@@ -35,13 +34,16 @@ from pumasi.errors import (
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
 from pumasi.pools.base import Found, FoundTask, Order, Request, Runner, Shortage, Sink, found_task
-from pumasi.pools.kubernetes import holding, manifests, pod_facts, quotas, uploading, volumes
+from pumasi.pools.kubernetes import holding, manifests, pod_facts, quotas, uploading, volumes, words
 from pumasi.pools.kubernetes.discovery import LEAVING, Object, Room, has_image, is_leaving, unlabelled
+from pumasi.pools.kubernetes.gang import MARGIN
 from pumasi.pools.kubernetes.lookout import Lookout, View
 from pumasi.pools.kubernetes.manifests import CodeObjects
-from pumasi.pools.kubernetes.pods import MARGIN, PodGang
+from pumasi.pools.kubernetes.options import KubernetesOptions
+from pumasi.pools.kubernetes.pods import PodGang
 from pumasi.pools.kubernetes.queueing import Left, Waiter, ahead_of, leave_room, wish_of, write_wish
 from pumasi.pools.kubernetes.record import LONGEST, Age, Content, Record, anchor_path
+from pumasi.pools.kubernetes.words import toleration
 from pumasi.waiting import end_task, set_within, within
 
 if TYPE_CHECKING:
@@ -69,14 +71,15 @@ BLIND = (
 async def open_runner(request: Request, *, adopt: bool) -> AsyncIterator[Runner]:
     """Makes the run's record in the cluster, or takes it over; and closes it when the run has ended."""
     spec = request.spec
+    asked = spec[KubernetesOptions]
     connection = connect(spec.context, os.environ)
     async with Api(connection) as api:
-        record = Record(api, spec.namespace or connection.namespace, request.run, _manager_name())
+        record = Record(api, asked.namespace or connection.namespace, request.run, _manager_name())
         pool = await (_take_over(api, request, record) if adopt else make_run(api, request, record))
         try:
             yield pool
         finally:
-            await (record.finish(spec.keep) if record.has_ended else record.leave())
+            await (record.finish(asked.keep) if record.has_ended else record.leave())
 
 
 def _manager_name() -> str:
@@ -130,7 +133,7 @@ async def make_detached(request: Request, api: Api, namespace: str) -> None:
     await _check_account(api, namespace)
     record = Record(api, namespace, request.run, "")
     for note in request.program.notes:  # The manager finds the run begun, and does not tell them again.
-        record.event(time.time(), "note", {"text": note})
+        record.event(time.time(), Note(text=note))
     pool = await make_run(api, request, record)
     try:
         await pool.start_manager()
@@ -188,7 +191,7 @@ def _check_changes(spec: Spec, framework: str, code: CodeObjects) -> None:
 
 def _sample(spec: Spec, framework: str, code: CodeObjects, share: int) -> manifests.Object:
     """A pod with that many slots, as it would be made."""
-    gang = manifests.Gang("run", "main", 0, manifests.Owner("", "", ""), "hub", True, "", framework, code)
+    gang = manifests.GangSpec("run", "main", 0, manifests.Owner("", "", ""), "hub", True, "", framework, code)
     return manifests.pod(spec, gang, 0, "node", {"slots": share})
 
 
@@ -217,7 +220,7 @@ def _found(content: Content) -> Found:
     main = FoundTask(
         state=state["state"],
         attempt=state.get("attempt", 0),
-        restarts=max((told["spent"] for _, kind, told in content.events if kind == "restarting"), default=0),
+        restarts=max((event.spent for _, event in content.events if isinstance(event, Restarting)), default=0),
         placement=state.get("placement", {}),
     )
     return Found(state["created"], state.get("started"), {MAIN: main})
@@ -234,6 +237,7 @@ class KubernetesRunner(Runner):
     """For one run, whose record owns what is made here."""
 
     def __init__(self, api: Api, spec: Spec, framework: str, record: Record, code: CodeObjects) -> None:
+        asked = spec[KubernetesOptions]
         self._api = api
         self._namespace = record.namespace
         self._kubectl = api.connection.kubectl(record.namespace)
@@ -264,7 +268,8 @@ class KubernetesRunner(Runner):
         self._keep = 0.0
         self.copy = record
         self.changed = lambda: None
-        self.setting = Setting(spec.image, spec.memory, kubewords.files_mount(spec.mounts) is not None)
+        memory = (words.quantity(asked.memory), words.quantity(2 * asked.memory)) if asked.memory else None
+        self.setting = Setting(asked.image, memory, words.files_mount(asked.mounts) is not None)
         self.confirm = spec.silence + spec.grace + 2 * MARGIN
         record.wish = write_wish(wish_of(spec))
         record.stop = lambda force, by: self.stop(force, by)
@@ -312,15 +317,16 @@ class KubernetesRunner(Runner):
     @property
     def wants_volume(self) -> bool:
         """One for its files, beside those that are only mounted."""
-        return self._spec.volume is not None or self._spec.strategy != "together"
+        return self._spec[KubernetesOptions].volume is not None or self._spec.strategy != "together"
 
     async def find_volume(self) -> None:
         """That which the tasks of a run share; it may have to be made."""
         spec = self._spec
-        if spec.volume is not None:
-            name, size = kubewords.volume(spec.volume)
+        asked = spec[KubernetesOptions]
+        if asked.volume is not None:
+            name, size = words.volume(asked.volume)
             self._volume = await volumes.ensure(self._api, self._namespace, name, size)
-        elif self.wants_volume and (found := kubewords.files_mount(spec.mounts)):
+        elif self.wants_volume and (found := words.files_mount(asked.mounts)):
             self._volume = await volumes.find(self._api, self._namespace, found.claim)
 
     @property
@@ -331,17 +337,18 @@ class KubernetesRunner(Runner):
     async def send_files(self, files: Mapping[str, Path], say: Callable[[str], None]) -> None:
         """What the run needs of this machine, beside its code. It may take long: first, whether there is any use."""
         spec = self._spec
+        asked = spec[KubernetesOptions]
         if not files or self._volume is None:
             return
         await self.check_fit()
         where = uploading.Where(
             self._namespace,
             self._volume,
-            spec.image,
+            asked.image,
             spec.python or manifests.PYTHON,
-            spec.node_selector,
-            [toleration(text) for text in spec.tolerations],
-            as_image_user=spec.as_image_user,
+            asked.node_selector,
+            [toleration(text) for text in asked.tolerations],
+            as_image_user=asked.as_image_user,
             node=self._rooms[0].name if self._single and self._rooms else "",
         )
         await uploading.put(self._api, where, files, say)
@@ -367,7 +374,7 @@ class KubernetesRunner(Runner):
         try:
             shares = self._best_shares(self._spec.at_once)
         except DoesNotFit as error:
-            if said := unlabelled(self._view.nodes, self._spec.node_selector):
+            if said := unlabelled(self._view.nodes, self._spec[KubernetesOptions].node_selector):
                 raise DoesNotFit(said, "Check --node-selector: kubectl get nodes --show-labels") from None
             hint = f"{_asked_for(self._spec)} --node-selector and --toleration decide which nodes count."
             reason = f"Even if nobody else used the cluster: {error.message}"
@@ -377,7 +384,9 @@ class KubernetesRunner(Runner):
 
     def _best_shares(self, slots: int) -> list[int]:
         """Those of the fewest nodes that it takes, if nobody else uses them."""
-        return list(plan(self.capacity(), slots, most_per_node=self._spec.max_per_node).placement.values())
+        return list(
+            plan(self.capacity(), slots, most_per_node=self._spec[KubernetesOptions].max_per_node).placement.values()
+        )
 
     async def _check_quotas(self, shares: Iterable[int]) -> None:
         """Who may not list them learns it when the pods are refused."""
@@ -562,7 +571,7 @@ class KubernetesRunner(Runner):
             return
         gang = self._gang(order, sink)
         gang.needs = self._least_needs(order)
-        gang.patched = bool(self._spec.patches)
+        gang.patched = bool(self._spec[KubernetesOptions].patches)
         self._start(gang, gang.run(pods))
 
     def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
@@ -585,9 +594,10 @@ class KubernetesRunner(Runner):
     def _whole(self) -> None:
         """From now on it goes on without us, as long as it may."""
         spec = self._spec
+        asked = spec[KubernetesOptions]
         limit = LONGEST if spec.timeout is None else spec.timeout + spec.grace + self.confirm
-        self._keep = spec.keep
-        self._record.extend(limit, spec.keep)
+        self._keep = asked.keep
+        self._record.extend(limit, asked.keep)
 
     def _start(self, gang: PodGang, life: Coroutine[Any, Any, None]) -> None:
         key = (gang.order.task, gang.order.attempt)
@@ -622,7 +632,7 @@ class KubernetesRunner(Runner):
             for index, config in enumerate(order.configs)
         ]
 
-    async def _make_star_and_secret(self, gang: manifests.Gang) -> _Star:
+    async def _make_star_and_secret(self, gang: manifests.GangSpec) -> _Star:
         """When one of them is refused, the other has its answer too: what was made is known, and left to the next."""
         making = self._make_star(gang), self._make_secret()
         star, secret = await asyncio.gather(*making, return_exceptions=True)
@@ -632,7 +642,7 @@ class KubernetesRunner(Runner):
             raise star
         return star
 
-    async def _make_star(self, gang: manifests.Gang) -> _Star:
+    async def _make_star(self, gang: manifests.GangSpec) -> _Star:
         """Its Service; or that of an attempt which got no place, and of which nothing is left."""
         star = self._spare_stars.pop(gang.task, None)
         if star is None:
@@ -645,8 +655,8 @@ class KubernetesRunner(Runner):
         if star := self._stars.get((task, attempt)):
             self._spare_stars[task] = star
 
-    def _describe(self, order: Order) -> manifests.Gang:
-        return manifests.Gang(
+    def _describe(self, order: Order) -> manifests.GangSpec:
+        return manifests.GangSpec(
             run=self._run,
             task=order.task,
             attempt=order.attempt,
@@ -691,18 +701,19 @@ class KubernetesRunner(Runner):
 
     async def start_manager(self) -> None:
         """Its Job, when all that its pods will need is there."""
+        asked = self._spec[KubernetesOptions]
         from pumasi.pools.kubernetes import manager_job
 
         package = manager_job.package_map(self._run, self._record.owner)
         await asyncio.gather(self._be_uploaded(), self._api.create(self._path("configmaps"), package))
-        tolerations = [toleration(text) for text in self._spec.tolerations]
-        job = manager_job.manager_job(self._run, self._record.owner, self._spec.image, package, tolerations)
+        tolerations = [toleration(text) for text in asked.tolerations]
+        job = manager_job.manager_job(self._run, self._record.owner, asked.image, package, tolerations)
         await self._api.create(anchor_path(self._namespace), job)
 
     async def see_manager(self, say: Callable[[str], None]) -> None:
         """That it will never start is told to whoever has just asked for it. Where a node has its image, there is
         nothing to wait for."""
-        if not has_image(self._view.nodes, self._spec.image):
+        if not has_image(self._view.nodes, self._spec[KubernetesOptions].image):
             with contextlib.suppress(asyncio.TimeoutError, Forbidden, Unreachable):
                 await within(self._manager_begins(say), MANAGER_SECONDS)
 
@@ -781,12 +792,13 @@ def _names(pods: Sequence[Object]) -> str:
 
 def _asked_for(spec: Spec) -> str:
     """Each slot asks for 1 CPU (less with --cpus 0.5). Or, where the user has said how many: (set by --cpus)."""
+    options = spec[KubernetesOptions]
     cores, asked = manifests.cores_of(spec), []
     if spec.gpu == "required":
-        asked.append(f"1 {spec.gpu_resource} (another kind with --gpu-resource)")
+        asked.append(f"1 {options.gpu_resource} (another kind with --gpu-resource)")
     if cores:
-        why = "less with --cpus 0.5" if spec.cpus is None else "set by --cpus"
+        why = "less with --cpus 0.5" if options.cpus is None else "set by --cpus"
         asked.append(f"{cores:g} CPU{'s' * (cores > 1)} ({why})")
-    if spec.memory:
-        asked.append(f"{kubewords.quantity(spec.memory)} of memory (set by --memory)")
+    if options.memory:
+        asked.append(f"{words.quantity(options.memory)} of memory (set by --memory)")
     return f"Each slot asks for {', '.join(asked)}."

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
-from pumasi.core import kubewords
 from pumasi.core.spec import Spec
 from pumasi.kube.config import connect
+from pumasi.pools.kubernetes import words
+from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.rendering import open_secrets
 from pumasi.pools.kubernetes.target import Target
 from pumasi.program.site import Image
@@ -16,16 +16,18 @@ from pumasi.program.site import Image
 
 class ImageWithVolume(Image):
     def cache(self, spec: Spec) -> str:
-        volume = kubewords.files_mount(spec.mounts)
+        volume = words.files_mount(spec[KubernetesOptions].mounts)
         return f"{volume.path}/pumasi/cache" if volume else ""
 
 
 def settled(spec: Spec) -> Spec:
     """With the names that the kubeconfig has for the cluster and the namespace now: it may say otherwise tomorrow."""
     found = connect(spec.context, os.environ)
-    volume = (f"{kubewords.volume(spec.volume).name}:{kubewords.VOLUME_PATH}",) if spec.volume else ()
-    mounts = (*volume, *(mount for mount in spec.mounts if mount not in volume))
-    return replace(spec, on=Target(found.context).on, namespace=spec.namespace or found.namespace, mounts=mounts)
+    asked = spec[KubernetesOptions]
+    volume = (f"{words.volume(asked.volume).name}:{words.VOLUME_PATH}",) if asked.volume else ()
+    mounts = (*volume, *(mount for mount in asked.mounts if mount not in volume))
+    namespace = asked.namespace or found.namespace
+    return spec.changed({"on": Target(found.context).on, "namespace": namespace, "mounts": mounts})
 
 
 def readable(env: Mapping[str, str]) -> Iterator[str]:

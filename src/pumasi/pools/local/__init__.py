@@ -13,12 +13,25 @@ from pumasi.pools.pool import Pool, Scope, Seen
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
     from pumasi.pools.base import Request, Runner
+    from pumasi.pools.local.options import LocalOptions
+    from pumasi.program.site import Site
     from pumasi.store import RunRecord
 
 
 class LocalPool(Pool):
     name = "local"
     synonyms = ("localhost", "here")
+
+    @property
+    def options(self) -> type[LocalOptions]:
+        from pumasi.pools.local.options import LocalOptions
+
+        return LocalOptions
+
+    def site(self) -> Site:
+        from pumasi.pools.local.site import ThisMachineAsNodes
+
+        return ThisMachineAsNodes()
 
     def place_words(self, record: RunRecord) -> str:
         return ""

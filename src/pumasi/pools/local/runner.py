@@ -20,13 +20,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from pumasi.agent import agent as agent_file
+from pumasi.agent.files import AGENT
+from pumasi.agent.processes import kill_family
 from pumasi.core.frames import separate
 from pumasi.core.planning import Node
 from pumasi.core.spec import MOST_SLOTS, Spec
 from pumasi.errors import DoesNotFit
 from pumasi.pools.base import Order, Request, Runner, Sink
 from pumasi.pools.local.gpus import Gpu, list_gpus
+from pumasi.pools.local.options import LocalOptions
 
 INSISTENCE = 3.0
 """Seconds that agents get to obey a kill, or to say their last words, before they are killed themselves."""
@@ -47,19 +49,20 @@ class LocalRunner(Runner):
     def __init__(self, spec: Spec, home: Path, gpus: Sequence[Gpu]) -> None:
         self._spec = spec
         self._home = home
+        self._pretended = spec[LocalOptions].nodes
         self._gpus = gpus if spec.gpu != "none" else ()
         self._held: dict[str, dict[str, IO[str]]] = {}
         self._gangs: dict[tuple[str, int], LocalGang] = {}
         self._environments: set[str] = set()
 
     async def nodes(self) -> list[Node]:
-        if self._gpus and self._spec.nodes is None:
+        if self._gpus and self._pretended is None:
             return [Node(platform.node(), len(self._free_gpus()))]
         return self.capacity()
 
     def capacity(self) -> list[Node]:
-        if self._spec.nodes is not None:
-            return [Node(f"node-{index}", free) for index, free in enumerate(self._spec.nodes)]
+        if self._pretended is not None:
+            return [Node(f"node-{index}", free) for index, free in enumerate(self._pretended)]
         if self._spec.gpu == "required" and not self._gpus:
             raise DoesNotFit(
                 "This machine has no GPU that Pumasi can see.",
@@ -74,7 +77,7 @@ class LocalRunner(Runner):
         return ["127.0.0.1"] * len(nodes)
 
     async def reserve(self, task: str, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
-        if not self._gpus or self._spec.nodes is not None:
+        if not self._gpus or self._pretended is not None:
             return {}
         wanted = sum(placement.values())
         self._release(task)
@@ -211,7 +214,7 @@ class LocalGang:
         if self.over:
             return
         self.over = True
-        agent_file.kill_family(self.mark)
+        kill_family(self.mark)
         self.clean_up()
         self.sink.ended(self.order, self.facts or {"cause": "stopped"})
 
@@ -245,7 +248,7 @@ class LocalGang:
         for agent in list(self.agents.values()):
             agent.kill()
         if self.agents:
-            agent_file.kill_family(self.mark)
+            kill_family(self.mark)
 
 
 class AgentProcess(asyncio.Protocol):
@@ -264,7 +267,7 @@ class AgentProcess(asyncio.Protocol):
         environ = {**os.environ, "PUMASI_GANG": str(self.config["gang"])}
         with self.errors.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", agent_file.__file__, "-"],
+                [sys.executable, "-I", "-S", str(AGENT), "-"],
                 env=environ,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

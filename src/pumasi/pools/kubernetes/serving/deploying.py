@@ -13,7 +13,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pumasi.core.kubewords import VOLUME_PATH, Wanted
 from pumasi.errors import ClusterTrouble, Conflict, NotFound, NotThere, PumasiError, UsageError
 from pumasi.kube.api import Api
 from pumasi.pools.kubernetes import uploading, volumes
@@ -23,6 +22,7 @@ from pumasi.pools.kubernetes.serving.objects import Files, Wish
 from pumasi.pools.kubernetes.serving.rollout import Standing, last_lines, since, standing, still_answers
 from pumasi.pools.kubernetes.uploading import Say
 from pumasi.pools.kubernetes.volumes import Volume
+from pumasi.pools.kubernetes.words import VOLUME_PATH, Wanted
 from pumasi.serve.sources import Sources, beside, check
 from pumasi.waiting import within
 

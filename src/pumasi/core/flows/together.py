@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pumasi.core.flows import MAIN, Flow
 from pumasi.core.outcome import Outcome
+
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
 
 
 class Single(Flow):
@@ -14,3 +18,20 @@ class Single(Flow):
 
     def outcome(self, ended: Mapping[str, Outcome]) -> Outcome | None:
         return ended.get(MAIN)
+
+
+class Together:
+    name = "together"
+    synonyms = ("single",)
+    summary = "one model"
+    options = None
+    shares_files = False
+
+    def open(self, spec: Spec, folder: str) -> Flow:
+        return Single()
+
+    def at_once(self, spec: Spec) -> int:
+        return spec.slots
+
+
+FLOW = Together()

@@ -1,15 +1,13 @@
-"""The flows, by the name of the strategy that a user asks for."""
+"""Whether what is asked of those that train apart can work, and the flow that it asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import PurePath, PurePosixPath
+from collections.abc import Mapping
+from pathlib import PurePath
 
 from pumasi.core import placeholders
-from pumasi.core.flows import Flow
-from pumasi.core.flows.average import Average, suffix_of
-from pumasi.core.flows.single import Single
-from pumasi.core.kubewords import files_mount, mount
+from pumasi.core.flows.average.flow import Average, suffix_of
+from pumasi.core.flows.average.options import AverageOptions
 from pumasi.core.spec import Spec
 from pumasi.errors import SpecError
 
@@ -17,21 +15,22 @@ MOST_TASKS = 1500
 
 
 def average_of(spec: Spec, folder: str) -> Average:
-    data = spec.split or spec.copy
+    options = spec[AverageOptions]
+    data = options.split or options.copy
     values = {name: spec.env[variable] for variable, name in placeholders.VARIABLES.items() if variable in spec.env}
     check(spec, values)
     _check_size(spec)
     places = {path: f"{folder}/{place}" for place, path in sent(spec).items()}
     return Average(
         slots=spec.slots,
-        rounds=spec.rounds,
+        rounds=options.rounds,
         folder=folder,
         suffix=suffix_of(spec.command),
         data=places.get(data, data) if data else None,
-        evaluated=spec.evaluate is not None,
-        least=spec.min_models or (spec.slots + 1) // 2,
-        init=places.get(spec.init, spec.init) if spec.init else "",
-        best=spec.best,
+        evaluated=options.evaluate is not None,
+        least=options.min_models or (spec.slots + 1) // 2,
+        init=places.get(options.init, options.init) if options.init else "",
+        best=options.best,
         save=_saved(spec),
         values=values,
     )
@@ -39,11 +38,12 @@ def average_of(spec: Spec, folder: str) -> Average:
 
 def _check_size(spec: Spec) -> None:
     """The record of a run in a cluster is one object, of 1 MiB at most."""
-    a_round = spec.slots * (2 if spec.evaluate else 1) + 3
-    tasks = spec.rounds * a_round + 2
+    options = spec[AverageOptions]
+    a_round = spec.slots * (2 if options.evaluate else 1) + 3
+    tasks = options.rounds * a_round + 2
     if spec.pool != "local" and tasks > MOST_TASKS:
         raise SpecError(
-            f"{spec.rounds} rounds of {spec.slots} trainers are {tasks:,} tasks; "
+            f"{options.rounds} rounds of {spec.slots} trainers are {tasks:,} tasks; "
             f"a cluster takes {MOST_TASKS:,} of one run.",
             "Ask for fewer rounds, and go on from there with another run: --init.",
         )
@@ -52,49 +52,43 @@ def _check_size(spec: Spec) -> None:
 def sent(spec: Spec) -> dict[str, str]:
     """Files of this machine that a run elsewhere needs on its volume: where they go in the run's folder there, and
     their paths here."""
-    named = {} if spec.pool == "local" else {"data": spec.split or spec.copy, "init": spec.init}
+    options = spec[AverageOptions]
+    named = {"data": options.split or options.copy, "init": options.init}
     return {
         f"source/{kind}/{PurePath(path).name}": path
         for kind, path in named.items()
-        if path and not _is_there(spec, path)
+        if path and not spec.place.keeps(path)
     }
 
 
-def _is_there(spec: Spec, path: str) -> bool:
-    """On a volume of the run."""
-    return any(PurePosixPath(path).is_relative_to(mount(each).path) for each in spec.mounts)
-
-
 def _saved(spec: Spec) -> str:
-    files = files_mount(spec.mounts) if spec.save and spec.pool != "local" else None
-    if files is None or not spec.save:
-        return spec.save or ""
-    path = str(PurePosixPath(files.path, spec.save))
-    if not _is_there(spec, path) or ".." in PurePosixPath(path).parts:
-        raise SpecError(
-            f"--save {spec.save} is on no volume: the model would be lost with its pod.",
-            f"A path that does not begin with / is one on the volume, which the pods see as {files.path}.",
-        )
-    return path
+    save = spec[AverageOptions].save
+    if not save:
+        return ""
+    try:
+        return spec.place.placed(save)
+    except SpecError as error:
+        raise SpecError(f"--save {error.message}", error.hint) from None
 
 
 def check(spec: Spec, values: Mapping[str, str]) -> None:
     """Whether each placeholder stands for something; SpecError."""
+    options = spec[AverageOptions]
     known = [*values, "model", "init", "index", "round", "slots"]
-    has_data = bool(spec.split or spec.copy)
+    has_data = bool(options.split or options.copy)
     placeholders.check(spec.command, [*known, *(["shard"] if has_data else [])])
-    placeholders.check(spec.evaluate or (), known)
-    needed = {"model": True, "shard": has_data, "init": spec.rounds > 1 or bool(spec.init)}
+    placeholders.check(options.evaluate or (), known)
+    needed = {"model": True, "shard": has_data, "init": options.rounds > 1 or bool(options.init)}
     for name in (name for name in needed if needed[name] and name not in placeholders.names_in(spec.command)):
         what, example = _TOLD[name]
         raise SpecError(f"The trainers are not told {what}.", f"Name {{{name}}} in the command, as in: {example}")
-    if spec.evaluate and "model" not in placeholders.names_in(spec.evaluate):
+    if options.evaluate and "model" not in placeholders.names_in(options.evaluate):
         raise SpecError("--evaluate does not name the model to measure.", "As in: evaluate.py --modelpath {model}")
-    if spec.best and not spec.evaluate:
+    if options.best and not options.evaluate:
         raise SpecError("--best has nothing to compare the models by.", "Add --evaluate, which measures them.")
     suffix = PurePath(f"model{suffix_of(spec.command)}").suffix
-    if spec.save and PurePath(spec.save).suffix != suffix:
-        raise SpecError(f"--save {spec.save} is of another format than the models.", f"These end in {suffix}.")
+    if options.save and PurePath(options.save).suffix != suffix:
+        raise SpecError(f"--save {options.save} is of another format than the models.", f"These end in {suffix}.")
 
 
 _TOLD = {
@@ -102,14 +96,3 @@ _TOLD = {
     "shard": ("where their data is", "train.py --data {shard}"),
     "init": ("which model to begin with", "train.py --init {init} (which is empty where there is none yet)"),
 }
-
-
-FLOWS: Mapping[str, Callable[[Spec, str], Flow]] = {
-    "together": lambda spec, folder: Single(),
-    "average": average_of,
-}
-
-
-def flow_of(spec: Spec, folder: str) -> Flow:
-    """`folder` is where the run keeps files that its tasks share."""
-    return FLOWS[spec.strategy](spec, folder)
