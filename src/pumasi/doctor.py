@@ -145,7 +145,7 @@ def _uncompiled(python: str, folders: Mapping[str, str]) -> list[Finding]:
 
 
 def check_gpus(place: Place) -> list[Finding]:
-    from pumasi.pools.local.gpus import ask, complaint, list_gpus
+    from pumasi.gpus import ask, complaint, list_gpus
 
     everything = list_gpus({}, lambda command: ask(command, _PATIENCE))
     if not everything:
@@ -178,7 +178,7 @@ def check_mpi(place: Place) -> list[Finding]:
 
 
 def _first_line(command: Sequence[str]) -> str:
-    from pumasi.pools.local.gpus import ask
+    from pumasi.gpus import ask
 
     return next(iter(ask(command, _PATIENCE).strip().splitlines()), "")
 

@@ -15,7 +15,7 @@ from pumasi.cli.main import main
 from pumasi.cli.verbs import nodes
 from pumasi.cli.verbs.plan import parse_free
 from pumasi.errors import ClusterTrouble, Forbidden
-from pumasi.pools.local.gpus import Gpu
+from pumasi.gpus import Gpu
 
 Captured = pytest.CaptureFixture[str]
 Object = dict[str, Any]
@@ -165,7 +165,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 def have_gpus(monkeypatch: pytest.MonkeyPatch, busy: Iterable[bool]) -> None:
     gpus = [Gpu("nvidia", str(index), f"GPU-{index}", "A100", 1, 0, taken) for index, taken in enumerate(busy)]
-    monkeypatch.setattr("pumasi.pools.local.gpus.list_gpus", lambda _: gpus)
+    monkeypatch.setattr("pumasi.gpus.list_gpus", lambda _: gpus)
 
 
 def test_without_a_cluster_this_machine_is_the_only_node(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

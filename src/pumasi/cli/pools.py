@@ -56,17 +56,17 @@ def names() -> tuple[str, ...]:
 
 
 def in_brief() -> str:
-    """k8s, k8s:CONTEXT"""
+    """NAME, NAME:ARGUMENT"""
     return ", ".join(form for pool in others() for form in _forms(pool))
 
 
 def in_full() -> str:
-    """k8s, or k8s:CONTEXT of your kubeconfig"""
+    """NAME, or NAME:ARGUMENT of …"""
     return ", or ".join(", or ".join(_forms(pool)) + f" {pool.argument_help}".rstrip() for pool in others())
 
 
 def in_usage() -> list[str]:
-    """--on k8s[:CONTEXT]"""
+    """--on NAME[:ARGUMENT]"""
     return [f"--on {pool.name}" + (f"[:{pool.argument}]" if pool.argument else "") for pool in others()]
 
 

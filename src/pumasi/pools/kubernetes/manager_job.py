@@ -19,7 +19,7 @@ _MODULES = (
 )
 _LEFT_OUT = (
     *("core/credentials.py", "core/ignoring.py", "kube/documents.py", "pools/processes.py"),
-    *(f"pools/local/{name}.py" for name in ("gpus", "looking", "runner", "site")),
+    *(f"pools/local/{name}.py" for name in ("looking", "runner", "site")),
     *(f"pools/kubernetes/{name}.py" for name in ("copying", "fetching", "nodes", "reach", "rehearsal", "rendering")),
     *(f"pools/kubernetes/{name}.py" for name in ("command_line", "runs", "settling", "stopping", "target")),
     *("pools/kubernetes/serving/", "pools/kubernetes/verbs/"),

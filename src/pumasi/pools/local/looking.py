@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from pumasi import gpus
 from pumasi.core.spec import Spec
-from pumasi.pools.local import gpus
 from pumasi.pools.local.runner import LocalRunner
 from pumasi.pools.pool import Seen
 from pumasi.store import default_home

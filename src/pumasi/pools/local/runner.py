@@ -26,8 +26,8 @@ from pumasi.core.frames import separate
 from pumasi.core.planning import Node
 from pumasi.core.spec import MOST_SLOTS, Spec
 from pumasi.errors import DoesNotFit
+from pumasi.gpus import Gpu, list_gpus
 from pumasi.pools.base import Order, Request, Runner, Sink
-from pumasi.pools.local.gpus import Gpu, list_gpus
 from pumasi.pools.local.options import LocalOptions
 
 INSISTENCE = 3.0
