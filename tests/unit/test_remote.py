@@ -636,3 +636,79 @@ def test_the_content_of_a_record_is_plain_json(api: FakeApi) -> None:
     make(api)
     data = api.cluster.find("configmaps", RUN)["data"]
     assert json.loads(data["spec.json"])["spec"] == SPEC
+
+
+# ---- how a command reaches the cluster
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ps", "--on", "k8s"),
+        ("show", RUN, "--on", "k8s"),
+        ("logs", RUN, "--on", "k8s"),
+        ("metrics", RUN, "--on", "k8s"),
+        ("wait", RUN, "--on", "k8s"),
+        ("attach", RUN, "--on", "k8s"),
+        ("delete", RUN, "--on", "k8s"),
+        ("delete", RUN),
+    ],
+)
+def test_a_command_has_one_event_loop_and_one_connection(
+    api: FakeApi, store: Store, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(make(api), FINISHED, **ENDED)
+    found(store)
+    count_connections(api, monkeypatch)
+    monkeypatch.setenv("PUMASI_HOME", str(store.home))
+    assert main(words) == 0
+    assert opened == ["connection", "loop"]
+
+
+def test_a_stop_has_one_event_loop_and_one_connection(
+    api: FakeApi, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = make(api)
+    write(there, state="running")
+    found(store)
+    count_connections(api, monkeypatch)
+    monkeypatch.setenv("PUMASI_HOME", str(store.home))
+    monkeypatch.setattr("pumasi.pools.kubernetes.KubernetesPool.interval", 0.01)
+    patch = api.patch
+
+    async def stop(path: str, change: Mapping[str, Any]) -> Any:
+        """Its manager hears it, and does."""
+        answer = await patch(path, change)
+        monkeypatch.setattr(api, "patch", patch)
+        there.update({"state": "stopped", "ended": 1005.0, "exit_code": 5, "outcome": {"verdict": "stopped"}})
+        await there._write()
+        return answer
+
+    monkeypatch.setattr(api, "patch", stop)
+    assert main(("stop", RUN, "--on", "k8s")) == 0
+    assert store.run(RUN).state == "stopped"
+    assert opened == ["connection", "loop"]
+
+
+opened: list[str] = []
+
+
+def count_connections(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on."""
+    reach.close()
+    opened.clear()
+    new_loop = asyncio.new_event_loop
+
+    async def open_api(context: str) -> FakeApi:
+        opened.append("connection")
+        opened.sort()
+        return api
+
+    def count_loop() -> asyncio.AbstractEventLoop:
+        opened.append("loop")
+        return new_loop()
+
+    monkeypatch.setattr(reach, "open_api", open_api)
+    monkeypatch.setattr(asyncio, "new_event_loop", count_loop)
+    monkeypatch.setattr("asyncio.events.new_event_loop", count_loop)
+    monkeypatch.setattr("asyncio.runners.events.new_event_loop", count_loop)

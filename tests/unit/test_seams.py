@@ -30,7 +30,7 @@ def test_only_the_pool_of_clusters_speaks_of_them_by_name() -> None:
 
 def test_nobody_asks_where_a_run_lives() -> None:
     assert mentions("is_remote") == []
-    assert mentions(r"\.pool *(==|!=|in )", *CLUSTERS, "pools/local/") == []
+    assert mentions(r"\.pool *(==|!=|in )", *CLUSTERS, "pools/local/", "core/flows/") == []
 
 
 @pytest.mark.parametrize("word", ["kubectl", "kubeconfig", "Kubernetes"])

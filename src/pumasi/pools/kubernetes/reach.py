@@ -115,11 +115,14 @@ class _Line:
         return Asked(self._loop, work)
 
     async def api(self, context: str) -> Api:
-        """The one that leads there. What can't be connected to is tried again by who asks next."""
+        """The one that leads there, by its name too where the current context was meant. What can't be connected to is
+        tried again by who asks next."""
         opening = self._apis.get(context)
         if opening is None or (opening.done() and opening.exception()):
             opening = self._apis[context] = asyncio.ensure_future(open_api(context))
-        return await asyncio.shield(opening)
+        api = await asyncio.shield(opening)
+        self._apis.setdefault(api.connection.context, opening)
+        return api
 
     def close(self) -> None:
         with contextlib.suppress(CancelledError, TimeoutError):
@@ -132,7 +135,7 @@ class _Line:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        for opening in self._apis.values():
+        for opening in set(self._apis.values()):
             if opening.done() and not opening.exception():
                 await opening.result().__aexit__(None, None, None)
 
