@@ -30,8 +30,7 @@ from pumasi.errors import ClusterTrouble
 from pumasi.pools.pool import Seen
 from pumasi.registry import DEFAULT_POOL
 
-Look = Callable[[], Awaitable[Seen]]
-Looking = Callable[[], AbstractAsyncContextManager[Look] | None]
+Looking = AbstractAsyncContextManager[Callable[[], Awaitable[Seen]]]
 
 ON = Option(("--on",), f"where: {DEFAULT_POOL} (default), {in_full()}", "POOL", names())
 VERB = Verb(
@@ -62,7 +61,9 @@ def main(arguments: Arguments) -> int:
     if pool.name == DEFAULT_POOL:
         refuse_stray(arguments, "nodes", but=f"--on is {pool.name}")
     flags = given(arguments, words_of(pool).nodes)
-    looking = partial(pool.looking, pool.scope(word.partition(":")[2], {}), flags)
+    looking = pool.looking(pool.scope(word.partition(":")[2], {}), flags)
+    if looking is None:
+        raise no_nodes(word)
     summary = partial(pool.summary, flags=flags)
     if arguments.has("watch"):
         with contextlib.suppress(KeyboardInterrupt):
@@ -78,27 +79,20 @@ def main(arguments: Arguments) -> int:
 
 
 async def _look_once(looking: Looking) -> Seen:
-    async with _begun(looking) as look:
+    async with looking as look:
         return await look()
 
 
 async def _watch(looking: Looking, watcher: Watcher) -> None:
     import asyncio
 
-    async with _begun(looking) as look:
+    async with looking as look:
         while True:
             try:
                 watcher.see(await look())
             except ClusterTrouble as error:
                 watcher.miss(error)
             await asyncio.sleep(PAUSE)
-
-
-def _begun(looking: Looking) -> AbstractAsyncContextManager[Look]:
-    begun = looking()
-    if begun is None:
-        raise no_nodes("The pool")
-    return begun
 
 
 class Watcher:
