@@ -6,6 +6,7 @@ is met that nobody else has: an ordinary command does not pay for them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -25,13 +26,6 @@ def built_in() -> tuple[Owned, ...]:
     """The sections of what is built in."""
     entries = ((field, entry) for field, registry in REGISTRIES.items() for entry in registry.built_in())
     return _distinct(_owned(entries))
-
-
-@cache
-def installed() -> tuple[Owned, ...]:
-    """The sections of what is built in or installed. Slow: all that is installed is imported."""
-    found = [(field, registry.get(name)) for field, registry in REGISTRIES.items() for name in registry.installed()]
-    return _distinct([*built_in(), *_owned(found)])
 
 
 class Catalogue:
@@ -64,12 +58,24 @@ def catalogue_for(choices: Mapping[str, object], words: Iterable[str] = ()) -> C
     others = [(field, name) for field, name in chosen if name not in REGISTRIES[field].names]
     entries = [(field, REGISTRIES[field].get(name)) for field, name in others if REGISTRIES[field].has(name)]
     found = _built_in() if not entries else Catalogue(_distinct([*built_in(), *_owned(entries)]))
-    return found if all(map(found.knows, words)) else Catalogue(installed())
+    return found if all(map(found.knows, words)) else everything_installed()
 
 
 @cache
 def _built_in() -> Catalogue:
     return Catalogue(built_in())
+
+
+@cache
+def everything_installed() -> Catalogue:
+    """All that is built in, and all that is installed and fits: what does not is refused as soon as it is chosen. Slow:
+    all of it is imported."""
+    found = built_in()
+    for field, registry in REGISTRIES.items():
+        for name in registry.installed():
+            with contextlib.suppress(UsageError):
+                found = _distinct([*found, *_owned([(field, registry.get(name))])])
+    return Catalogue(found)
 
 
 def parse_spec(data: Mapping[str, object], places: Mapping[str, str] = {}, found: Sequence[str] = ()) -> Spec:

@@ -175,7 +175,7 @@ def test_with_json_every_line_is_an_object_and_the_last_one_is_the_end(folder: P
     assert told[-1]["verdict"] == "done"
     texts = [one["text"] for one in told if one["event"] == "output" and one["stream"] == "stdout"]
     assert texts == ["epoch 0: loss=1.000", "epoch 1: loss=0.500", "epoch 2: loss=0.333"]
-    assert {"event": "metrics", "rank": 0, "step": None, "epoch": 2, "values": {"loss": 0.333}} in told
+    assert {"event": "metrics", "v": 1, "rank": 0, "step": None, "epoch": 2, "values": {"loss": 0.333}} in told
 
 
 def test_a_script_that_fails_says_so_once_with_its_last_lines(folder: Path) -> None:

@@ -239,6 +239,13 @@ def test_a_pod_that_came_and_went_while_nobody_looked_does_not_hold_up_the_end()
     assert story.sees(Forced(story.now)) == [StopReading((name_of(0),)), End({"cause": "stopped"})]
 
 
+def test_what_is_being_created_when_the_end_is_asked_for_is_deleted_as_soon_as_it_exists() -> None:
+    story = Story(1)
+    story.sees(Begun(0), Synced(0))
+    assert story.sees(EndAsked(0, GRACE), Deleted(0, 1)) == [Delete(1, keep_ended=True)]
+    assert story.sees(Created(0, name_of(0))) == [Delete(1, keep_ended=True)]
+
+
 def test_the_answer_to_a_deletion_is_waited_for() -> None:
     story = running(1)
     assert story.sees(EndAsked(0, GRACE)) == [Delete(27, keep_ended=True)]

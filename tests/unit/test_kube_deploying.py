@@ -12,12 +12,12 @@ import pytest
 
 from pumasi.cli.main import main
 from pumasi.errors import ClusterTrouble, Conflict, NotFound, UsageError
+from pumasi.pools.kubernetes.notation import Wanted
 from pumasi.pools.kubernetes.serving import deploying, objects
 from pumasi.pools.kubernetes.serving.deploying import Address, Asked, Cluster, deploy, remove
 from pumasi.pools.kubernetes.serving.objects import REVISION, Wish
 from pumasi.pools.kubernetes.serving.served import UNKNOWN, list_served, token_of
 from pumasi.pools.kubernetes.volumes import SHARED, claim
-from pumasi.pools.kubernetes.words import Wanted
 from tests.fake_cluster import NAMESPACE, FakeApi, Key
 from tests.fake_cluster import Cluster as Fake
 from tests.serving import asynchronous

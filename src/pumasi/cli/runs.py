@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import time
@@ -9,11 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pumasi.cli.pools import others, place_in
-from pumasi.cli.view import sentences
-from pumasi.cli.view.board import replayed
 from pumasi.cli.view.output import say
-from pumasi.errors import ClusterTrouble, NotFound
+from pumasi.errors import ClusterTrouble, NotFound, UsageError
 from pumasi.pools import pool_of
+from pumasi.registry import FLOWS
 from pumasi.store import EventRow, RunRecord, Store, default_home
 
 if TYPE_CHECKING:
@@ -66,7 +66,11 @@ def _find(
 def absence_of(store: Store, record: RunRecord) -> list[str]:
     """Why its manager is not there, where one should be; mostly nothing."""
     why = None if record.ended is not None else pool_of(record).why_unattended(store, record)
-    return sentences.absence_words(record.id, why) if why else []
+    if why is None:
+        return []
+    from pumasi.cli.view.sentences import absence_words
+
+    return absence_words(record.id, why)
 
 
 def command_of(record: RunRecord) -> str:
@@ -76,8 +80,9 @@ def command_of(record: RunRecord) -> str:
 
 def size_of(spec: Mapping[str, Any]) -> int:
     """How many processes the run will have at least, as far as its spec tells."""
-    if spec.get("strategy", "together") != "together":
-        return int(spec.get("slots", 1)) + 1
+    with contextlib.suppress(UsageError):  # Of a flow that was installed once.
+        if size := FLOWS.get(str(spec.get("strategy", "together"))).size(spec):
+            return int(size)
     nodes = spec.get("nodes")
     trainers = (len(nodes) if nodes else 1) if spec.get("per_node") else spec.get("slots", 1)
     return int(trainers + spec.get("ps", 0) + bool(spec.get("evaluator")))
@@ -85,5 +90,7 @@ def size_of(spec: Mapping[str, Any]) -> int:
 
 def times_of(record: RunRecord, events: Iterable[EventRow]) -> tuple[float, float]:
     """How long its processes have run, and how long it waited before: as the view of it counts."""
+    from pumasi.cli.view.board import replayed
+
     board = replayed(events)
     return board.elapsed(record.ended or time.time()), board.waited

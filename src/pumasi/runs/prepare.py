@@ -10,13 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pumasi.core.flows.average import flow as average
-from pumasi.core.flows.average.checks import sent
 from pumasi.core.launch import Program
-from pumasi.core.placeholders import VARIABLES
 from pumasi.core.spec import Spec, run_name
 from pumasi.pools import pool_named, pool_of
-from pumasi.pools.base import Found, FoundTask, found_task
 from pumasi.program.find import find_program
 from pumasi.program.packages import made_files, setup_files
 from pumasi.program.site import must_travel
@@ -46,21 +42,18 @@ def prepare(spec: Spec, home: Path, say: Say = lambda text: None) -> Prepared:
     that takes long."""
     pool = pool_named(spec.on)
     spec = pool.settle(_settled(spec, pool))
-    FLOWS.get(spec.strategy).open(spec, "")
+    FLOWS.get(spec.strategy).check(spec)
     pool.check(spec, home)
     program, packed = pack_program(spec, say)
     return Prepared(spec, program._replace(notes=(*program.notes, *pool.notes(spec))), packed)
 
 
 def _settled(spec: Spec, pool: Pool) -> Spec:
-    """With the variables that placeholders stand for, and the Python of this shell, if another one may go on with the
+    """With what its flow takes from the environment, and the Python of this shell, if another one may go on with the
     run."""
-    if spec.strategy == "together":
-        return spec
-    known = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    spec = replace(spec, env={**known, **spec.env})
-    site = pool.site()
-    return spec if site.travels else replace(spec, python=site.python(spec, os.environ))
+    flow, site = FLOWS.get(spec.strategy), pool.site()
+    settled: Spec = flow.settle(spec, os.environ)
+    return settled if flow.is_single or site.travels else replace(settled, python=site.python(settled, os.environ))
 
 
 def adopted(spec: Spec, run: str) -> Prepared:
@@ -77,7 +70,7 @@ def pack_program(spec: Spec, say: Say, leave_out: LeaveOut = lambda status, head
     from pumasi.program.workdir import pack
 
     folder = Path(spec.workdir)
-    stays = [folder / path for path in sent(spec).values()]
+    stays = [folder / path for path in FLOWS.get(spec.strategy).files(spec).values()]
     code = pack(folder, [*must_travel(spec), *setup_files(spec)], leave_out, stays, say, made_files(spec))
     return program._replace(notes=(*program.notes, *code.notes)), code.packed
 
@@ -91,22 +84,10 @@ def new_record(store: Store, spec: Spec, framework: str, *, detached: bool) -> R
 def interrupted(store: Store, spec: Spec) -> RunRecord | None:
     """One's own run of several tasks that asked for the very same and whose manager died. It goes on with what is
     done."""
-    if spec.strategy == "together":
+    if FLOWS.get(spec.strategy).is_single:
         return None
     asked = json.loads(json.dumps(spec.dump()))
     for record in store.runs(limit=MOST_LOOKED_AT):
         if record.started_here and record.spec == asked and pool_of(record).can_go_on(store, record):
             return pool_of(record).reopen(store, record)
     return None
-
-
-def left_behind(store: Store, record: RunRecord) -> Found | None:
-    """What is done stays done; but the data is looked at again, which may be another by now. The rest starts anew."""
-    tasks = {name: found_task(kept) for name, kept in store.tasks(record.id).items()}
-    kept = {name: task for name, task in tasks.items() if task.outcome is not None and name != average.DATA}
-    again = {
-        name: FoundTask("queued", task.attempt + 1, first=task.first, ranks=task.ranks)
-        for name, task in tasks.items()
-        if name not in kept
-    }
-    return Found(time.time(), record.started, {**kept, **again}) if tasks else None

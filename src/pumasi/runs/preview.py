@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pumasi.catalogue import defaults
+from pumasi.core.flows import Flow
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, program_of
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planning import plan
@@ -32,7 +33,7 @@ def preview(spec: Spec, say: Say, *, detached: bool) -> Preview:
     spec, program, packed, _ = prepare(spec, home, say)
     pool = pool_named(spec.on)
     request = Request(f"{run_name(spec)}-xxxxx", spec, program, home, {}, packed)
-    if spec.strategy == "together" and (own := pool.preview(request, detached=detached, say=say)):
+    if FLOWS.get(spec.strategy).is_single and (own := pool.preview(request, detached=detached, say=say)):
         return own
     told = {**_asked(spec, program), **_started(pool, request)}
     return Preview(told, "".join(f"{line}\n" for line in _outline(told)))
@@ -58,7 +59,7 @@ def _asked_setup(program: Program) -> dict[str, Any]:
 
 def _started(pool: Pool, request: Request) -> dict[str, Any]:
     folder = pool.folder(request.spec, request.home, request.run)
-    if request.spec.strategy != "together":
+    if not FLOWS.get(request.spec.strategy).is_single:
         return {"tasks": list(_tasks(request.spec, request.program, folder))}
     return asyncio.run(_gang(pool, request, folder))
 
@@ -85,15 +86,12 @@ async def _gang(pool: Pool, request: Request, folder: str) -> dict[str, Any]:
 
 
 def _tasks(spec: Spec, program: Program, folder: str) -> Iterator[dict[str, Any]]:
-    """Those of one round: all are alike."""
-    flow = FLOWS.get(spec.strategy).open(spec.changed({"rounds": 1}), folder)
-    ended: dict[str, Outcome] = {}
-    while flow.outcome(ended) is None:
-        names = [name for name in flow.next(ended) if name not in ended]
-        for name in names:
-            work = flow.work(name, ended)
-            yield {"task": name, "command": program_of(program, work).command, "env": {**spec.env, **work.env}}
-        ended |= dict.fromkeys(names, Outcome(Verdict.DONE))
+    """Those of a small one: they show what all of them are. Each is done as soon as it is there."""
+    kind = FLOWS.get(spec.strategy)
+    flow: Flow = kind.open(kind.sample(spec), folder)
+    while task := flow.next():
+        yield {"task": task.name, "command": program_of(program, task).command, "env": {**spec.env, **task.env}}
+        flow.ended(task.name, Outcome(Verdict.DONE))
 
 
 def _outline(value: Any, indent: str = "") -> list[str]:

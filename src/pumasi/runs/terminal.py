@@ -23,8 +23,9 @@ from pumasi.errors import ClusterTrouble, PumasiError, SystemTrouble
 from pumasi.pools import pool_named, pool_of
 from pumasi.pools.base import Request
 from pumasi.pools.processes import bury
+from pumasi.runs.adoption import left_behind
 from pumasi.runs.manager import Manager
-from pumasi.runs.prepare import adopted, interrupted, left_behind, new_record, prepare
+from pumasi.runs.prepare import adopted, interrupted, new_record, prepare
 from pumasi.runs.recorder import Recorder, Unwatched, View
 from pumasi.store import RunRecord, Store
 

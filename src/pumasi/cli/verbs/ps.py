@@ -14,7 +14,6 @@ from pumasi.cli.parsing import Arguments
 from pumasi.cli.pools import examples_of, in_brief, place_in, where_options
 from pumasi.cli.runs import absence_of, command_of, open_store
 from pumasi.cli.several import STATES, states_in
-from pumasi.cli.view import sentences
 from pumasi.cli.view.output import columns, is_colourful, paint, paint_row, say, show, show_json
 from pumasi.cli.view.text import age, finite, notable, table, with_finite_metrics
 from pumasi.errors import Unreachable, UsageError
@@ -160,7 +159,9 @@ def _show_place(store: Store, pool: Pool, scope: Scope, arguments: Arguments, st
         if len(fitting) > len(found):
             say(_MORE)
         for run, why in pool.whys_unattended(scope, found, listing.now).items():
-            say(*sentences.absence_words(run, why))
+            from pumasi.cli.view.sentences import absence_words
+
+            say(*absence_words(run, why))
     elif listing.runs:
         say("No run in the cluster matches.")
     else:

@@ -14,10 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from pumasi.core.planning.alone import place_alone
-from pumasi.core.planning.domains import place_across
 from pumasi.core.planning.fragmentation import DEFAULT_MIX, Fragmentation, Kind
-from pumasi.core.planning.group import Kinds, Placement, largest_first, merge, room
+from pumasi.core.planning.group import Kinds, Placement, largest_first, merge, place, room
 from pumasi.errors import DoesNotFit, UsageError
 
 Path = tuple[str, ...]
@@ -102,8 +100,20 @@ def _kind(free: int, limit: int, fragmentation: Fragmentation) -> Kind:
 def _walk(domains: Mapping[Path, Kinds], slots: int, fragmentation: Fragmentation) -> tuple[int, int, Placement]:
     """The narrowest level at which one domain has room for all, and the best that can be done there."""
     alone = [kinds for kinds in domains.values() if room(kinds) >= slots]
+    if len(alone) == 1:
+        return 0, 1, place(alone[0], slots, fragmentation)
+    # Most requests end above: the search among domains is loaded only when there are some to choose from.
     if alone:
+        from pumasi.core.planning.alone import place_alone
+
         return 0, 1, place_alone(alone, slots, fragmentation)
+    return _climb(domains, slots, fragmentation)
+
+
+def _climb(domains: Mapping[Path, Kinds], slots: int, fragmentation: Fragmentation) -> tuple[int, int, Placement]:
+    """The same where none of the narrowest domains has room."""
+    from pumasi.core.planning.domains import place_across
+
     level = 0
     while True:
         level += 1

@@ -60,10 +60,10 @@ def target(context: str, flags: Mapping[str, str]) -> Target:
     """What --on and the flags beside it name."""
     name = flags.get("namespace", "")
     if "namespace" in flags:
-        from pumasi.pools.kubernetes import words
+        from pumasi.pools.kubernetes import notation
 
         try:
-            words.namespace(name)
+            notation.namespace(name)
         except SpecError as error:
             raise UsageError(f"--namespace: {error.message}.", f"{error.hint.capitalize()}.") from None
     return Target(context, name, "all-namespaces" in flags)

@@ -15,8 +15,16 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.pools.kubernetes import reserved
+from pumasi.pools.kubernetes.notation import (
+    OWN_DOMAIN,
+    OWN_FOLDER,
+    files_mount,
+    mount,
+    quantity,
+    secret_use,
+    toleration,
+)
 from pumasi.pools.kubernetes.options import KubernetesOptions
-from pumasi.pools.kubernetes.words import OWN_DOMAIN, OWN_FOLDER, files_mount, mount, quantity, secret_use, toleration
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec

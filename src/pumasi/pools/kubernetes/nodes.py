@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from pumasi.errors import Forbidden, SpecError, UsageError
 from pumasi.kube.api import Api
 from pumasi.pools.kubernetes.discovery import NOT_ENDED, NodeState, as_planner_nodes, look
+from pumasi.pools.kubernetes.notation import label_value, qualified, toleration
 from pumasi.pools.kubernetes.reach import ask, connected
 from pumasi.pools.kubernetes.target import Target
-from pumasi.pools.kubernetes.words import label_value, qualified, toleration
 from pumasi.pools.pool import Room, Seen
 
 NVIDIA = "nvidia.com/gpu"

@@ -11,16 +11,16 @@ from pumasi.core.fields import amount, distinct, group, many, optional, seconds,
 from pumasi.core.options import Contradiction, PoolOptions, option
 from pumasi.core.spec import NONE, SHARE, YEAR, Spec
 from pumasi.errors import SpecError
-from pumasi.pools.kubernetes import words
+from pumasi.pools.kubernetes import notation
 from pumasi.pools.kubernetes.patching import parse_patch
 from pumasi.registry import FLOWS
 
 CLUSTER = "On a cluster"
 
 _WEEK = 7 * 86400.0
-_KEY = text(words.qualified)
-_OWN_KEY = text(words.own_key)
-_LABEL_VALUE = text(words.label_value)
+_KEY = text(notation.qualified)
+_OWN_KEY = text(notation.own_key)
+_LABEL_VALUE = text(notation.label_value)
 
 
 def _to_labels(value: object) -> object:
@@ -35,7 +35,7 @@ def _to_labels(value: object) -> object:
 @dataclass(frozen=True)
 class KubernetesOptions(PoolOptions):
     namespace: str | None = option(
-        optional(text(words.namespace)),
+        optional(text(notation.namespace)),
         "the namespace",
         example="team-a",
         default=None,
@@ -46,7 +46,7 @@ class KubernetesOptions(PoolOptions):
         description="the namespace to run in; by default that of the kubeconfig",
     )
     image: str = option(
-        text(words.image),
+        text(notation.image),
         "the container image",
         example="ghcr.io/team/train:1.4",
         default="python:3.12-slim",
@@ -56,7 +56,7 @@ class KubernetesOptions(PoolOptions):
         description="the container image, which has the Python and the packages that the script needs",
     )
     cpus: float | None = option(
-        optional(amount(words.cores), NONE),
+        optional(amount(notation.cores), NONE),
         "CPUs a slot: 2, 0.5, 500m",
         example="2",
         default=None,
@@ -64,7 +64,7 @@ class KubernetesOptions(PoolOptions):
         group=CLUSTER,
     )
     memory: int | None = option(
-        optional(amount(words.size), NONE),
+        optional(amount(notation.size), NONE),
         "memory a slot: 8Gi, 500M, 16G",
         example="8Gi",
         default=None,
@@ -72,7 +72,7 @@ class KubernetesOptions(PoolOptions):
         group=CLUSTER,
     )
     gpu_resource: str = option(
-        text(words.resource),
+        text(notation.resource),
         "what the cluster calls a GPU",
         example="amd.com/gpu",
         default="nvidia.com/gpu",
@@ -98,7 +98,7 @@ class KubernetesOptions(PoolOptions):
         description="labels that a node must have",
     )
     tolerations: tuple[str, ...] = option(
-        many(text(words.toleration)),
+        many(text(notation.toleration)),
         "nodes with this taint too; KEY alone: any value; all: any taint",
         example="gpu=only:NoSchedule",
         default=(),
@@ -117,7 +117,7 @@ class KubernetesOptions(PoolOptions):
         variable=True,
     )
     env_from_secret: tuple[str, ...] = option(
-        many(text(words.secret_use)),
+        many(text(notation.secret_use)),
         "variables from a Secret: all its keys, or NAME=SECRET/KEY for one",
         example="TOKEN=hub/token",
         default=(),
@@ -125,7 +125,7 @@ class KubernetesOptions(PoolOptions):
         group=CLUSTER,
     )
     mounts: tuple[str, ...] = option(
-        distinct(many(text(words.mount)), lambda mount: words.mount(mount).path),
+        distinct(many(text(notation.mount)), lambda mount: notation.mount(mount).path),
         "mount a volume, given by its claim; :ro to read only",
         example="data:/data",
         default=(),
@@ -135,7 +135,7 @@ class KubernetesOptions(PoolOptions):
         description="volumes to mount: CLAIM:/path, or CLAIM:/path:ro to read only",
     )
     volume: str | None = option(
-        optional(text(words.volume)),
+        optional(text(notation.volume)),
         "a volume for the run's files, by its claim; made where it is not there: imdb, imdb:20Gi",
         example="imdb:20Gi",
         default=None,
@@ -143,7 +143,7 @@ class KubernetesOptions(PoolOptions):
         group=CLUSTER,
     )
     priority_class: str | None = option(
-        optional(text(words.dns_name)),
+        optional(text(notation.dns_name)),
         "the priority class of the pods",
         example="high",
         default=None,
@@ -199,7 +199,7 @@ class KubernetesOptions(PoolOptions):
 
     def contradictions(self, spec: Spec) -> Iterator[Contradiction]:
         needs_volume = FLOWS.get(spec.strategy).shares_files
-        if spec.pool == "k8s" and needs_volume and not self.volume and not words.files_mount(self.mounts):
+        if spec.pool == "k8s" and needs_volume and not self.volume and not notation.files_mount(self.mounts):
             why = "the trainers' files need a place that all of them see"
             yield Contradiction("strategy", why, "on", "add --volume NAME")
 
@@ -209,7 +209,7 @@ class KubernetesOptions(PoolOptions):
 
     def keeps(self, path: str) -> bool:
         """On a volume of the run."""
-        return any(PurePosixPath(path).is_relative_to(words.mount(each).path) for each in self.mounts)
+        return any(PurePosixPath(path).is_relative_to(notation.mount(each).path) for each in self.mounts)
 
     def result(self, spec: Spec, folder: str, final: str | None) -> dict[str, Any] | None:
         from pumasi.pools.kubernetes.results import result_on_volume
@@ -217,7 +217,7 @@ class KubernetesOptions(PoolOptions):
         return result_on_volume(spec, folder, final)
 
     def placed(self, path: str) -> str:
-        files = words.files_mount(self.mounts)
+        files = notation.files_mount(self.mounts)
         if files is None:
             return path
         there = str(PurePosixPath(files.path, path))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pumasi.errors import SpecError
-from pumasi.pools.kubernetes.words import said
+from pumasi.pools.kubernetes.notation import said
 
 _ROOTS = ("spec", "metadata")
 _NAME = re.compile(r"""[^.\[\]=\s"']+""")

@@ -17,9 +17,9 @@ from pumasi.core.spec import MOST_SLOTS, Spec
 from pumasi.errors import DoesNotFit
 from pumasi.pools.kubernetes.discovery import Object, Room, Taken, room, taken
 from pumasi.pools.kubernetes.manifests import RUN, needs_of
+from pumasi.pools.kubernetes.notation import toleration
 from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.record import BEAT_NOTE, CREATED, PLACEMENT, STALE, WISH, Age
-from pumasi.pools.kubernetes.words import toleration
 
 _LEAST_NEED, _MOST_NEED = 1e-3, 1e18
 """What a slot may need of a resource: from a thousandth, which is the least that Kubernetes counts, to an exabyte."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pumasi.errors import SpecError
+from pumasi.pools.kubernetes.notation import OWN_DOMAIN
 from pumasi.pools.kubernetes.patching import apply, parse_patch
-from pumasi.pools.kubernetes.words import OWN_DOMAIN
 
 Object = dict[str, Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pumasi.core.spec import Spec
+from pumasi.pools.kubernetes.notation import mount
 from pumasi.pools.kubernetes.options import KubernetesOptions
-from pumasi.pools.kubernetes.words import mount
 
 
 def result_on_volume(spec: Spec, folder: str, final: str | None) -> dict[str, Any] | None:

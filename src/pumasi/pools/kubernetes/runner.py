@@ -34,16 +34,16 @@ from pumasi.errors import (
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
 from pumasi.pools.base import Found, FoundTask, Order, Request, Runner, Shortage, Sink, found_task
-from pumasi.pools.kubernetes import holding, manifests, pod_facts, quotas, uploading, volumes, words
+from pumasi.pools.kubernetes import holding, manifests, notation, pod_facts, quotas, uploading, volumes
 from pumasi.pools.kubernetes.discovery import LEAVING, Object, Room, has_image, is_leaving, unlabelled
 from pumasi.pools.kubernetes.gang import MARGIN
 from pumasi.pools.kubernetes.lookout import Lookout, View
 from pumasi.pools.kubernetes.manifests import CodeObjects
+from pumasi.pools.kubernetes.notation import toleration
 from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.pods import PodGang
 from pumasi.pools.kubernetes.queueing import Left, Waiter, ahead_of, leave_room, wish_of, write_wish
 from pumasi.pools.kubernetes.record import LONGEST, Age, Content, Record, anchor_path
-from pumasi.pools.kubernetes.words import toleration
 from pumasi.waiting import end_task, set_within, within
 
 if TYPE_CHECKING:
@@ -268,8 +268,8 @@ class KubernetesRunner(Runner):
         self._keep = 0.0
         self.copy = record
         self.changed = lambda: None
-        memory = (words.quantity(asked.memory), words.quantity(2 * asked.memory)) if asked.memory else None
-        self.setting = Setting(asked.image, memory, words.files_mount(asked.mounts) is not None)
+        memory = (notation.quantity(asked.memory), notation.quantity(2 * asked.memory)) if asked.memory else None
+        self.setting = Setting(asked.image, memory, notation.files_mount(asked.mounts) is not None)
         self.confirm = spec.silence + spec.grace + 2 * MARGIN
         record.wish = write_wish(wish_of(spec))
         record.stop = lambda force, by: self.stop(force, by)
@@ -324,9 +324,9 @@ class KubernetesRunner(Runner):
         spec = self._spec
         asked = spec[KubernetesOptions]
         if asked.volume is not None:
-            name, size = words.volume(asked.volume)
+            name, size = notation.volume(asked.volume)
             self._volume = await volumes.ensure(self._api, self._namespace, name, size)
-        elif self.wants_volume and (found := words.files_mount(asked.mounts)):
+        elif self.wants_volume and (found := notation.files_mount(asked.mounts)):
             self._volume = await volumes.find(self._api, self._namespace, found.claim)
 
     @property
@@ -800,5 +800,5 @@ def _asked_for(spec: Spec) -> str:
         why = "less with --cpus 0.5" if options.cpus is None else "set by --cpus"
         asked.append(f"{cores:g} CPU{'s' * (cores > 1)} ({why})")
     if options.memory:
-        asked.append(f"{words.quantity(options.memory)} of memory (set by --memory)")
+        asked.append(f"{notation.quantity(options.memory)} of memory (set by --memory)")
     return f"Each slot asks for {', '.join(asked)}."

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pumasi.core.spec import Spec
 from pumasi.kube.config import connect
-from pumasi.pools.kubernetes import words
+from pumasi.pools.kubernetes import notation
 from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.rendering import open_secrets
 from pumasi.pools.kubernetes.target import Target
@@ -16,7 +16,7 @@ from pumasi.program.site import Image
 
 class ImageWithVolume(Image):
     def cache(self, spec: Spec) -> str:
-        volume = words.files_mount(spec[KubernetesOptions].mounts)
+        volume = notation.files_mount(spec[KubernetesOptions].mounts)
         return f"{volume.path}/pumasi/cache" if volume else ""
 
 
@@ -24,7 +24,7 @@ def settled(spec: Spec) -> Spec:
     """With the names that the kubeconfig has for the cluster and the namespace now: it may say otherwise tomorrow."""
     found = connect(spec.context, os.environ)
     asked = spec[KubernetesOptions]
-    volume = (f"{words.volume(asked.volume).name}:{words.VOLUME_PATH}",) if asked.volume else ()
+    volume = (f"{notation.volume(asked.volume).name}:{notation.VOLUME_PATH}",) if asked.volume else ()
     mounts = (*volume, *(mount for mount in asked.mounts if mount not in volume))
     namespace = asked.namespace or found.namespace
     return spec.changed({"on": Target(found.context).on, "namespace": namespace, "mounts": mounts})

@@ -28,8 +28,8 @@ from pumasi.kube.api import Api
 from pumasi.pools.kubernetes import manifests, pod_facts
 from pumasi.pools.kubernetes.discovery import NOT_ENDED
 from pumasi.pools.kubernetes.manifests import DOMAIN, PYTHON, Object, Owner
+from pumasi.pools.kubernetes.notation import VOLUME_PATH
 from pumasi.pools.kubernetes.volumes import Volume, holders
-from pumasi.pools.kubernetes.words import VOLUME_PATH
 from pumasi.waiting import within
 
 Say = Callable[[str], None]

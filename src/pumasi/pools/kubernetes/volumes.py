@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pumasi.errors import Conflict, Forbidden, NotThere, UsageError
 from pumasi.kube.api import Api
 from pumasi.pools.kubernetes.discovery import Object, has_ended
-from pumasi.pools.kubernetes.words import quantity
+from pumasi.pools.kubernetes.notation import quantity
 
 SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"

@@ -138,9 +138,8 @@ def _create_more(state: GangState, at: float) -> GangState:
     if state.is_decided:
         state = state.without(state.uncreated)._replace(uncreated=())
     next_ones = state.uncreated[: AT_ONCE - len(state.creating)]
-    state = state._replace(uncreated=state.uncreated[len(next_ones) :], creating=state.creating.union(next_ones)).does(
-        *map(Create, next_ones)
-    )
+    state = state._replace(uncreated=state.uncreated[len(next_ones) :], creating=state.creating.union(next_ones))
+    state = state.does(*map(Create, next_ones))
     return state if state.creating else _be_up(state, at)
 
 

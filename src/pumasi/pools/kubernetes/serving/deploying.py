@@ -17,12 +17,12 @@ from pumasi.errors import ClusterTrouble, Conflict, NotFound, NotThere, PumasiEr
 from pumasi.kube.api import Api
 from pumasi.pools.kubernetes import uploading, volumes
 from pumasi.pools.kubernetes.manifests import KIND, Object, Owner
+from pumasi.pools.kubernetes.notation import VOLUME_PATH, Wanted
 from pumasi.pools.kubernetes.serving import objects
 from pumasi.pools.kubernetes.serving.objects import Files, Wish
 from pumasi.pools.kubernetes.serving.rollout import Standing, last_lines, since, standing, still_answers
 from pumasi.pools.kubernetes.uploading import Say
 from pumasi.pools.kubernetes.volumes import Volume
-from pumasi.pools.kubernetes.words import VOLUME_PATH, Wanted
 from pumasi.serve.sources import Sources, beside, check
 from pumasi.waiting import within
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from pumasi.pools.kubernetes import bundle, manifests
 from pumasi.pools.kubernetes.bundle import SOURCE
 from pumasi.pools.kubernetes.manifests import DOMAIN, KIND, PYTHON, Object, Owner
+from pumasi.pools.kubernetes.notation import VOLUME_PATH, quantity
 from pumasi.pools.kubernetes.volumes import Volume
-from pumasi.pools.kubernetes.words import VOLUME_PATH, quantity
 from pumasi.serve.inside import NOTICE, PORT, TOKEN
 
 SERVICE, REVISION, MODEL = (DOMAIN + word for word in ("service", "revision", "model"))
