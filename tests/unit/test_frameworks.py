@@ -370,17 +370,17 @@ def test_a_slot_that_is_shown_as_a_node_does_not_take_its_neighbours_gpu() -> No
 
 
 def test_every_rank_of_a_plain_gang_has_a_say_in_the_end() -> None:
-    assert all(decides(unequal(), rank) for rank in unequal().table.ranks)
+    assert all(decides(unequal(), rank, "auto") for rank in unequal().table.ranks)
 
 
 def test_with_parameter_servers_the_chief_alone_decides() -> None:
     which = with_servers(trainers=3, ps=1, evaluator=True)
-    assert [rank.role for rank in which.table.ranks if decides(which, rank)] == ["chief"]
+    assert [rank.role for rank in which.table.ranks if decides(which, rank, "auto")] == ["chief"]
 
 
 def test_nobody_waits_for_the_evaluator() -> None:
     which = with_servers(trainers=2, evaluator=True)
-    assert [rank.role for rank in which.table.ranks if decides(which, rank)] == ["chief", "worker"]
+    assert [rank.role for rank in which.table.ranks if decides(which, rank, "auto")] == ["chief", "worker"]
 
 
 def test_every_framework_is_found_by_its_name() -> None:

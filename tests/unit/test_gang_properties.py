@@ -460,6 +460,7 @@ class Witness:
         self.forcing: set[str] = set()
         self.lost: set[str] = set()
         self.taken_down = False
+        self.repeated_by: float | None = None
         self.end: End | Refuse | None = None
 
     def hears(self, seen: Observation) -> None:
@@ -479,6 +480,8 @@ class Witness:
                     self.away_since = seen.at
             case Forced():
                 self.lost |= self.forcing
+            case DeleteFailed():
+                self.repeated_by = seen.at + AGAIN
             case Created() | CreateRefused() | CreateFailed():
                 self.creating.discard(seen.pod)
                 self.refused |= not isinstance(seen, Created)
@@ -507,6 +510,7 @@ class Witness:
                 self.sees_once(action)
             case Delete():
                 self.taken_down |= not action.keep_ended
+                self.repeated_by = None
             case Force():
                 self.sees_force(now, action)
             case End() | Refuse():
@@ -553,6 +557,10 @@ class Witness:
         if state.phase is Phase.UP and state.is_ending:
             is_answer_due = state.forcing or state.init or state.deletions or state.ending_in is not None
             assert state.due is not None or is_answer_due, "every end has a deadline"
+            is_left = not (state.is_all_over or state.init or state.forcing)
+            assert not is_left or self.repeated_by is None or now < self.repeated_by, (
+                "a deletion that failed is repeated"
+            )
         if self.asked is not None and self.end is None:
             longest = 2 * (SILENCE + 2 * GRACE + MARGIN) + DRAIN
             assert now <= self.asked + longest + self.cluster.waited + 60.0, "an end that was asked for comes"

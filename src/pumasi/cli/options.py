@@ -59,8 +59,8 @@ def _of_owners(catalogue: Catalogue, field: str) -> Iterable[Declared]:
 
 
 def flags_in(arguments: Arguments, own: Collection[str]) -> dict[str, object]:
-    """The options of the run as `build_spec` takes them: as they were written. It names every mistake in them. `own` are
-    the keys of options of the verb itself."""
+    """The options of the run as `build_spec` takes them: as they were written. It names every mistake in them. `own`
+    are the keys of options of the verb itself."""
     given = [key for key in arguments.values if key not in own]
     catalogue = catalogue_for({}, (key.removeprefix("no-") for key in given))
     known = {as_option(each).key: each for each in catalogue.all.values()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pumasi.core.flows import MAIN, Work
+from pumasi.core.flows import MAIN, Task
 from pumasi.core.frameworks import (
     Gang,
     agent_parts,
@@ -30,7 +30,7 @@ AGENT_VERSION = 1
 class Program(NamedTuple):
     """What every rank runs, as found on this machine. `mpirun` is set when MPI has to start the ranks;
     `launcher` when the program is itself one that starts ranks elsewhere, and so runs on the chief's node only. `parts`
-    are the commands of tasks that run something else; `makes` is what a task has to make, see `flows.Work`; `setup` is
+    are the commands of tasks that run something else; `makes` is what a task has to make, see `flows.Task`; `setup` is
     what each node does before the ranks start, see `agent/installer.py`."""
 
     command: tuple[str, ...]
@@ -46,10 +46,10 @@ class Program(NamedTuple):
     setup: Mapping[str, Any] = {}
 
 
-def program_of(program: Program, work: Work) -> Program:
+def program_of(program: Program, task: Task) -> Program:
     """What the ranks of one of several tasks run."""
-    command = program.parts.get(work.program, program.command)
-    return program._replace(command=(*fill(command, work.values), *work.arguments), makes=work.makes)
+    command = program.parts.get(task.program, program.command)
+    return program._replace(command=(*fill(command, task.values), *task.arguments), makes=task.makes)
 
 
 def packages_of(program: Program) -> str:
@@ -125,7 +125,9 @@ def _shared(spec: Spec, program: Program, attempt: Attempt, gang: Gang) -> dict[
         "names": list(table.nodes),
         "first": attempt.first,
         "total": 1 if program.launcher else len(table.ranks),
-        "deciders": [0] if program.launcher else [rank.rank for rank in table.ranks if decides(gang, rank)],
+        "deciders": [0]
+        if program.launcher
+        else [rank.rank for rank in table.ranks if decides(gang, rank, program.framework)],
         "hub": [attempt.addresses[0], 0],
         "secret": attempt.secret,
         "chief_ports": list(chief_ports(gang, program.framework)),

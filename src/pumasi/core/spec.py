@@ -393,7 +393,7 @@ def parse_recorded(data: Mapping[str, object], owned: Sequence[Owned]) -> Spec:
     values, mistakes = _read({name: value for name, value in data.items() if name in known}, known, {})
     if mistakes:
         raise SpecError("\n".join(map(printable, mistakes)))
-    return spec_of(values, owned)
+    return spec_of({"command": (), **values}, owned)
 
 
 def spec_of(values: Mapping[str, Any], owned: Sequence[Owned]) -> Spec:

@@ -33,12 +33,14 @@ class Request(NamedTuple):
 
 
 class Order(NamedTuple):
-    """One attempt of a task, ready to be started: a configuration for the agent of each node, the chief's first."""
+    """One attempt of a task, ready to be started: a configuration for the agent of each node, the chief's first.
+    `spec` is what this task asks for, where that is not the same for all tasks of the run."""
 
     task: str
     attempt: int
     nodes: Sequence[str]
     configs: Sequence[Mapping[str, Any]]
+    spec: Spec | None = None
 
 
 class Sink(Protocol):
@@ -64,6 +66,9 @@ class Copy(Protocol):
 
     def event(self, at: float, event: Event) -> None: ...
 
+    def journal(self, entry: dict[str, Any]) -> None:
+        """What a flow that goes on has to repeat; see `core.flows.journal`."""
+
     def frames(self, attempt: int, chunk: bytes) -> None: ...
 
 
@@ -81,11 +86,14 @@ class FoundTask(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What another manager has left in the pool. Times are of day."""
+    """What another manager has left. Times are of day. `tasks` are those that are on their way, and, where there is no
+    journal yet, those that have ended; `history` is the journal; `broken`: nothing of the run was left alive."""
 
     created: float
     started: float | None
     tasks: Mapping[str, FoundTask]
+    history: Sequence[Mapping[str, Any]] = ()
+    broken: bool = False
 
 
 class Shortage(NamedTuple):

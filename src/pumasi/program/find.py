@@ -10,37 +10,29 @@ from pathlib import Path
 
 from pumasi.agent.files import installer_files, shim_files
 from pumasi.core.command import first_word, script_of
-from pumasi.core.flows.average import flow as average
-from pumasi.core.flows.average.checks import sent
-from pumasi.core.flows.average.flow import suffix_of, without_suffix
-from pumasi.core.flows.average.options import AverageOptions
-from pumasi.core.frameworks import Layout
+from pumasi.core.frameworks import Framework, Layout, find_framework, is_reaching_out
 from pumasi.core.frameworks.detect import Detection, joins, local_imports, traps
-from pumasi.core.frameworks.mpi import check_startable
 from pumasi.core.launch import Program
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
 from pumasi.program.binaries import Mpirun, find_libraries
 from pumasi.program.packages import find_setup
 from pumasi.program.site import Site, check_file
+from pumasi.registry import FLOWS
 
 MOST_SOURCES = 200
 """Modules beside the script that are looked at for the framework that they import."""
-STEP = (
-    "-c",
+_STEP = (
     "import os, sys; sys.path[:1] = [os.path.join(os.environ['PUMASI_DIR'], 'steps')]; "
-    "from pumasi.steps import main; sys.exit(main(sys.argv[1:]))",
+    "from {} import main; sys.exit(main(sys.argv[1:]))"
 )
-"""What we do ourselves between the user's programs, with their Python: see `steps`."""
-_CHIEF_ONLY = frozenset(("mpirun", "mpiexec", "horovodrun"))
+"""What a flow does itself between the user's programs, with their Python."""
 
 
 def find_program(spec: Spec, environ: Mapping[str, str], site: Site) -> Program:
     """The program of a run whose ranks start it at `site`. UsageError says what is missing, or can't be read."""
     folder = Path(spec.workdir)
-    command = site.command(spec, environ)
-    if spec.strategy == "average":
-        command = without_suffix(command, suffix_of(spec.command))
+    command = FLOWS.get(spec.strategy).words(spec, site.command(spec, environ))
     script = script_of(spec.command)
     sources = dict(_sources(folder, script)) if script else {}
     told = {**environ, **spec.env}
@@ -48,10 +40,11 @@ def find_program(spec: Spec, environ: Mapping[str, str], site: Site) -> Program:
     found = site.detect(spec, sources, told, command[0], tuple(libraries))
     if spec.framework != "auto":
         found = found._replace(framework=spec.framework, because="as told")
-    launcher = first_word(spec.command) in _CHIEF_ONLY
+    launcher = is_reaching_out(first_word(spec.command))
+    framework = find_framework(found.framework)
     setup = find_setup(spec, site.python(spec, environ), site)
-    by_mpi = found.framework == "mpi" and spec.at_once > 1 and not launcher
-    mpirun = _mpirun(spec, command, libraries, told, site) if by_mpi else None
+    by_mpi = framework is not None and framework.by_mpirun and spec.at_once > 1 and not launcher
+    mpirun = _mpirun(spec, command, libraries, told, site, framework) if framework and by_mpi else None
     return Program(
         command=command,
         framework=found.framework,
@@ -73,44 +66,39 @@ def _libraries(spec: Spec, command: tuple[str, ...], environ: Mapping[str, str],
 
 
 def _mpirun(
-    spec: Spec, command: tuple[str, ...], libraries: Mapping[str, Path | None], environ: Mapping[str, str], site: Site
+    spec: Spec,
+    command: tuple[str, ...],
+    libraries: Mapping[str, Path | None],
+    environ: Mapping[str, str],
+    site: Site,
+    framework: Framework,
 ) -> Mpirun:
-    check_startable(spec.command[0], libraries)
+    framework.check_startable(spec.command[0], libraries)
     return site.mpirun(command[0], libraries, environ)
 
 
 def _parts(spec: Spec, environ: Mapping[str, str], site: Site) -> dict[str, tuple[str, ...]]:
-    """The commands of tasks beside the trainers."""
-    if spec.strategy != "average":
-        return {}
-    asked, python = spec[AverageOptions], site.python(spec, environ)
-    parts: dict[str, tuple[str, ...]] = {average.AVERAGE: (python, *STEP, "average")}
-    here = sent(spec).values() if site.travels else [asked.split or asked.copy, asked.init]
-    for path in filter(None, here):
-        check_file(Path(spec.workdir), path, may_be_folder=path != asked.init)
-    if asked.save and not site.travels:
-        _check_writable(Path(spec.workdir, asked.save))
-    if asked.split or asked.copy:
-        parts[average.DATA] = (python, *STEP, "split" if asked.split else "copy")
-    if asked.evaluate:
-        judge = site.command(replace(spec, command=asked.evaluate), environ)
-        parts[average.EVALUATE] = without_suffix(judge, suffix_of(spec.command))
-    return parts
-
-
-_POOR = (
-    "To average once, at the end, models that began apart is likely to be poor: the same weight means another thing in "
-    "each. --rounds with {init}, or --init, gives them a common start; --evaluate shows whether it helped."
-)
+    """The commands of tasks that run something else than the main one."""
+    flow = FLOWS.get(spec.strategy)
+    programs = flow.programs(spec)
+    for path, may_be_folder in flow.reads(spec).items():
+        check_file(Path(spec.workdir), path, may_be_folder=may_be_folder)
+    for path in flow.writes(spec):
+        _check_writable(Path(spec.workdir, path))
+    python = site.python(spec, environ)
+    step = (python, "-c", _STEP.format(flow.steps))
+    return {
+        name: (*step, *words) if is_step else flow.words(spec, site.command(replace(spec, command=words), environ))
+        for name, (words, is_step) in programs.items()
+    }
 
 
 def _notes(spec: Spec, found: Detection, site: Site) -> tuple[str, ...]:
     layout = Layout(spec.at_once, site.shares(spec), spec.per_node, spec.shim, sections=spec.sections)
-    averaged, cores = spec[AverageOptions], os.cpu_count() or 1
+    cores = os.cpu_count() or 1
     crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node and not site.travels
-    poor = spec.strategy == "average" and spec.slots > 1 and averaged.rounds == 1 and averaged.init is None
     crowded = (f"{spec.slots} processes share the {cores} cores of this machine.",) if crowd else ()
-    return (*_doubts(found), *([_POOR] if poor else []), *crowded, *traps(found, layout))
+    return (*_doubts(found), *FLOWS.get(spec.strategy).notes(spec), *crowded, *traps(found, layout))
 
 
 def _doubts(found: Detection) -> Iterator[str]:

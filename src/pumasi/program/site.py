@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pumasi.core.command import script_of
+from pumasi.core.frameworks import package_of
 from pumasi.core.frameworks.detect import Detection, detect, may_be_newer
 from pumasi.errors import UsageError
 from pumasi.program.binaries import Mpirun, find_mpirun
@@ -180,12 +181,9 @@ def _travelled(folder: Path, name: str) -> str:
     return name
 
 
-_COMES_WITH = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed", "horovodrun": "horovod"}
-
-
 def _where_from(folder: Path, name: str) -> str:
-    if name in _COMES_WITH:
-        return f"It comes with {_COMES_WITH[name]}: activate the environment that has it, or name its Python: --python."
+    if package := package_of(name):
+        return f"It comes with {package}: activate the environment that has it, or name its Python: --python."
     if (folder / name).is_file():
         return f"To run the one in this folder: ./{name}"
     return _similar(folder, name)

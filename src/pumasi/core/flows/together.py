@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pumasi.core.flows import MAIN, Flow
+from pumasi.core.flows.base import MAIN, Flow, FlowType, Task
 from pumasi.core.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -13,25 +12,31 @@ if TYPE_CHECKING:
 
 
 class Single(Flow):
-    def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
-        return () if MAIN in ended else (MAIN,)
+    def __init__(self) -> None:
+        self._is_offered = False
+        self._outcome: Outcome | None = None
 
-    def outcome(self, ended: Mapping[str, Outcome]) -> Outcome | None:
-        return ended.get(MAIN)
+    def next(self) -> Task | None:
+        if self._is_offered:
+            return None
+        self._is_offered = True
+        return Task(MAIN)
+
+    def ended(self, name: str, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    def outcome(self) -> Outcome | None:
+        return self._outcome
 
 
-class Together:
+class Together(FlowType):
     name = "together"
     synonyms = ("single",)
     summary = "one model"
-    options = None
-    shares_files = False
+    is_single = True
 
     def open(self, spec: Spec, folder: str) -> Flow:
         return Single()
-
-    def at_once(self, spec: Spec) -> int:
-        return spec.slots
 
 
 FLOW = Together()

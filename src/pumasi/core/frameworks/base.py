@@ -95,6 +95,26 @@ class Layout(NamedTuple):
         return len(set(self.shares)) > 1
 
 
+class Package(NamedTuple):
+    """A package, and under which other names it is published. One that `is_large` is in a folder of its name, and slow
+    to import when it is not compiled. One that `is_beside` a framework does not show that this is installed."""
+
+    name: str
+    other_names: tuple[str, ...] = ()
+    is_large: bool = False
+    is_beside: bool = False
+
+
+class Tool(NamedTuple):
+    """A program, whose it has to be, a pattern for the first line that it prints with --version if it is, and how to
+    get it."""
+
+    program: str
+    whose: str
+    known_by: str
+    hint: str
+
+
 class Framework:
     """One framework: how a script gives it away, what its ranks want in their environment, and where it fails silently.
 
@@ -115,6 +135,13 @@ class Framework:
     variables: tuple[str, ...] = ()
     """What scripts read by themselves, and can't do without either."""
     launchers: tuple[str, ...] = ()
+    """Programs that start ranks of this framework."""
+    reaching_out: tuple[str, ...] = ()
+    """Those of them that start ranks on other nodes too, and so run on the chief's node only."""
+    launcher_packages: Mapping[str, str] = {}
+    """The package that a launcher comes with, for who does not have it."""
+    by_mpirun: bool = False
+    """Its ranks are started by mpirun, and not by the agents."""
     libraries: str = ""
     """A pattern for the shared libraries that only programs of this framework need."""
     noise: str = ""
@@ -127,6 +154,14 @@ class Framework:
     """Nobody imports it for anything but training together: seeing it is enough."""
     exclusive: bool = False
     """Only set when it is chosen, and then without the others."""
+    needs_shared_memory: bool = True
+    """Its ranks, or their data loaders, pass on more through /dev/shm than a container has by itself."""
+    runs_keras: bool = False
+    """Keras runs on it, unless it is told to use another one."""
+    packages: tuple[Package, ...] = ()
+    """What `pumasi doctor` looks for."""
+    tool: Tool | None = None
+    """A program without which it does not start."""
 
     def wires(self, gang: Gang) -> bool:
         """Whether this gang has something to be told about; a process that is alone must not think that it is not."""
@@ -144,6 +179,9 @@ class Framework:
     def insists_on(self, spec: Spec) -> Sight | None:
         """Which GPUs a rank has to see because of its options, whatever framework is chosen."""
         return None
+
+    def check_startable(self, program: str, libraries: Iterable[str]) -> None:
+        """Raise UsageError where this program, which needs these shared libraries, can't be started together."""
 
     def environment(self, gang: Gang, rank: Rank) -> dict[str, str]:
         raise NotImplementedError

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pumasi.core.fields import switch, whole
-from pumasi.core.frameworks.base import Framework, Gang, Layout, host, port
+from pumasi.core.frameworks.base import Framework, Gang, Layout, Package, host, port
 from pumasi.core.frameworks.script import Script
 from pumasi.core.options import PROCESSES, Contradiction, Options, option
 from pumasi.core.ranks import Rank
@@ -94,6 +94,12 @@ class TensorFlow(Framework):
     modules = ("tensorflow", "tf_keras")
     companions = ("tensorflow_datasets", "tensorflow_hub", "tensorflow_probability", "tensorflow_text")
     variables = ("TF_CONFIG",)
+    runs_keras = True
+    packages = (
+        Package("tensorflow", ("tensorflow-cpu", "tensorflow-macos", "tf-nightly"), is_large=True),
+        Package("keras", is_large=True),
+        Package("tf-keras"),
+    )
     noise = _STARTING
     starts = ("tensorflow.distribute", "tensorflow.compat.v1.distribute", "tensorflow.compat.v2.distribute")
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pumasi.core.frameworks.base import Framework, Gang, Layout, Sight, host, port
+from pumasi.core.frameworks.base import Framework, Gang, Layout, Package, Sight, host, port
 from pumasi.core.frameworks.lightning import LightningOptions, lightning_traps
 from pumasi.core.frameworks.script import Script
 from pumasi.core.ranks import Rank
@@ -45,6 +45,8 @@ class Torch(Framework):
         "deepspeed.init_distributed",
     )
     launchers = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate launch", "deepspeed")
+    launcher_packages = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed"}  # noqa: RUF012
+    packages = (Package("torch", is_large=True), Package("transformers", is_large=True, is_beside=True))
     joins = ("torch.distributed.init_process_group", "torch.distributed.init_device_mesh")
     ports = ("torch",)
     see_gpus = "all"

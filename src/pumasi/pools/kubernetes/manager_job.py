@@ -14,8 +14,8 @@ TRIES = 20
 """How often its pod is started again when it fails; being evicted does not count."""
 _PARTS = ("agent", "core", "data", "kube", "models", "pools", "store")
 _MODULES = (
-    *("__init__", "catalogue", "errors", "registry", "report", "steps", "waiting"),
-    *(f"runs/{name}" for name in ("__init__", "detached", "manager", "recorder")),
+    *("__init__", "catalogue", "errors", "registry", "report", "waiting"),
+    *(f"runs/{name}" for name in ("__init__", "adoption", "detached", "manager", "recorder")),
 )
 _LEFT_OUT = (
     *("core/credentials.py", "core/ignoring.py", "kube/documents.py", "pools/processes.py"),

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pumasi.core.frameworks import needs_shared_memory
 from pumasi.pools.kubernetes import reserved
 from pumasi.pools.kubernetes.notation import (
     OWN_DOMAIN,
@@ -54,7 +55,6 @@ MOST_PIECES = 7
 """In one Secret, which takes 1 MiB."""
 CHUNK = 1_000_000
 """Bytes of code in one Secret that is mounted."""
-_SHM_FRAMEWORKS = ("torch", "tensorflow", "jax", "horovod", "mpi")
 # Written to be short: it stands in every pod, and only fetches the agent, which does the rest. In the same process: a
 # second Python would take as long to start as this one.
 BOOT = (
@@ -387,7 +387,7 @@ def _volumes(spec: Spec, gang: GangSpec) -> list[Object]:
             for number, name in enumerate(gang.code.chunks)
         ]
         volumes.append({"name": "code", "projected": {"sources": sources}})
-    if gang.framework in _SHM_FRAMEWORKS:
+    if needs_shared_memory(gang.framework):
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
     for number, (claim, _, read_only) in enumerate(map(mount, spec[KubernetesOptions].mounts)):
         source = {"claimName": claim, **({"readOnly": True} if read_only else {})}
@@ -399,7 +399,7 @@ def _mounts(spec: Spec, gang: GangSpec) -> list[Object]:
     mounts: list[Object] = []
     if gang.code.chunks:
         mounts.append({"name": "code", "mountPath": "/pumasi/code", "readOnly": True})
-    if gang.framework in _SHM_FRAMEWORKS:
+    if needs_shared_memory(gang.framework):
         # Docker's 64 MB are too few for what PyTorch's loaders and NCCL put there.
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
     for number, (_, path, read_only) in enumerate(map(mount, spec[KubernetesOptions].mounts)):

@@ -16,7 +16,6 @@ from pumasi.agent.files import agent_text, installer_files, shim_files
 from pumasi.core.endings import Setting
 from pumasi.core.events import Note, Restarting
 from pumasi.core.flows import MAIN
-from pumasi.core.flows.average.checks import sent
 from pumasi.core.launch import Program
 from pumasi.core.person import Person
 from pumasi.core.planning import Node, plan
@@ -44,6 +43,7 @@ from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.pods import PodGang
 from pumasi.pools.kubernetes.queueing import Left, Waiter, ahead_of, leave_room, wish_of, write_wish
 from pumasi.pools.kubernetes.record import LONGEST, Age, Content, Record, anchor_path
+from pumasi.registry import FLOWS
 from pumasi.waiting import end_task, set_within, within
 
 if TYPE_CHECKING:
@@ -199,7 +199,8 @@ async def _take_over(api: Api, request: Request, record: Record) -> KubernetesRu
     content = await record.claim()
     code = manifests.read_code(content.code)
     pool = KubernetesRunner(api, request.spec, request.program.framework, record, code)
-    pool.found = _found(content)
+    is_single = FLOWS.get(request.spec.strategy).is_single
+    pool.found = _found(content, None if is_single else await record.history.take_over())
     pool.avoid(content.state.get(_LOST_NODES, {}))
     await pool.find_volume()
     return pool
@@ -212,11 +213,12 @@ def recorded_program(content: Content) -> Program:
     return program._replace(command=tuple(program.command), files=files, notes=tuple(program.notes))
 
 
-def _found(content: Content) -> Found:
+def _found(content: Content, history: Sequence[Mapping[str, Any]] | None) -> Found:
+    """Without a history: of a run of one task."""
     state = content.state
-    if content.spec["strategy"] != "together":
+    if history is not None:
         kept = {name: found_task(task) for name, task in state.get("tasks", {}).items()}
-        return Found(state["created"], state.get("started"), kept)
+        return Found(state["created"], state.get("started"), kept, history)
     main = FoundTask(
         state=state["state"],
         attempt=state.get("attempt", 0),
@@ -317,7 +319,7 @@ class KubernetesRunner(Runner):
     @property
     def wants_volume(self) -> bool:
         """One for its files, beside those that are only mounted."""
-        return self._spec[KubernetesOptions].volume is not None or self._spec.strategy != "together"
+        return self._spec[KubernetesOptions].volume is not None or FLOWS.get(self._spec.strategy).shares_files
 
     async def find_volume(self) -> None:
         """That which the tasks of a run share; it may have to be made."""
@@ -622,13 +624,13 @@ class KubernetesRunner(Runner):
 
     async def make_pods(self, order: Order) -> list[manifests.Object]:
         """With what they need: the code once a run, the star's Service once an attempt that finds a place."""
-        gang = self._describe(order)
+        gang, spec = self._describe(order), order.spec or self._spec
         if len(order.configs) > 1:
             star = await self._make_star_and_secret(gang)
             gang = gang._replace(star=star.attempt, hub=star.address)
         await self._be_uploaded()
         return [
-            manifests.pod(self._spec, gang, index, order.nodes[index], manifests.agent_config(config, gang, index))
+            manifests.pod(spec, gang, index, order.nodes[index], manifests.agent_config(config, gang, index))
             for index, config in enumerate(order.configs)
         ]
 
@@ -778,7 +780,7 @@ def _refusal(error: ClusterTrouble, kubectl: str) -> pod_facts.Refusal:
 def _files_to_send(request: Request) -> dict[str, Path]:
     """By their paths on the volume of the run."""
     files: dict[str, Path] = {}
-    for place, path in sent(request.spec).items():
+    for place, path in FLOWS.get(request.spec.strategy).files(request.spec).items():
         files |= uploading.files_of(f"pumasi/{request.run}/{place}", Path(request.spec.workdir, path))
     return files
 

@@ -10,292 +10,212 @@ is for all of them again, from the average. An evaluation that fails costs a fig
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import isnan, nan
-from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
-from pumasi.core.flows import MAIN, Flow, Work
+from pumasi.core.flows.average.plan import AVERAGE, DATA, ENSEMBLE, EVALUATE, SAVE, TRAIN, Plan
+from pumasi.core.flows.average.report import UNNAMED, Score, report, winner
+from pumasi.core.flows.base import Flow, Task
 from pumasi.core.outcome import Outcome, Verdict
-from pumasi.errors import SpecError
 
-DATA, TRAIN, AVERAGE, EVALUATE, SAVE = "data", "train", "average", "evaluate", "save"
-ENSEMBLE = "ensemble"
-SCORES = (("accuracy", 1), ("acc", 1), ("auc", 1), ("f1", 1), ("loss", -1))
-"""What names a winner, the first that there is, and whether more of it is better."""
-_FILES = (".npz", ".npy", ".csv", ".jsonl", ".parquet")
-"""Data that is one file."""
+_CLOSED = (Verdict.STOPPED, Verdict.TIMED_OUT)
 
 
-@dataclass(frozen=True)
+@dataclass
+class _Round:
+    """Trainers that have a model to give, those that have none and why, and models that have diverged."""
+
+    done: set[int] = field(default_factory=set)
+    missing: dict[int, Outcome] = field(default_factory=dict)
+    diverged: set[int] = field(default_factory=set)
+
+    @property
+    def left_out(self) -> list[int]:
+        return sorted({*self.missing, *self.diverged})
+
+
 class Average(Flow):
-    """`folder` is where the files of the run are, for all of its tasks; `suffix` is that of its models; `data` is None
-    where the trainers find their data by themselves; `least` models make an average."""
-
-    slots: int
-    rounds: int
-    folder: str
-    suffix: str
-    data: str | None = None
-    evaluated: bool = False
-    least: int = 1
-    init: str = ""
-    best: bool = False
-    save: str = ""
-    values: Mapping[str, str] = field(default_factory=dict)
-    restarts: int = 1
-
-    @property
-    def title(self) -> str:  # type: ignore[override]
-        rounds = f"{self.rounds} rounds" if self.rounds > 1 else "one round"
-        trainers = f"{self.slots} trainers apart" if self.slots > 1 else "1 trainer"
-        return f"{trainers}, {rounds} of averaging"
-
-    # ---- names and places
-
-    def trainers(self, number: int) -> list[str]:
-        return [f"{TRAIN}-{number}-{index}" for index in range(self.slots)]
-
-    def model(self, number: int, index: int | str) -> str:
-        return f"{self._models(number)}/{index}-model{self.suffix}"
-
-    def draft(self, number: int, index: str, attempt: int) -> str:
-        """Where an attempt of a trainer writes its model."""
-        return f"{self.folder}/round-{number}/attempts/{index}-{attempt}/{index}-model{self.suffix}"
-
-    def averaged(self, number: int) -> str:
-        return f"{self.folder}/round-{number}/average{self.suffix}"
-
-    @property
-    def final(self) -> str:
-        return self.save or f"{self.folder}/final{self.suffix}"
-
-    def _models(self, number: int) -> str:
-        return f"{self.folder}/round-{number}/model"
-
-    def _done(self, number: int, ended: Mapping[str, Outcome]) -> list[int]:
-        """The trainers of that round which have a model to give."""
-        outcomes = [ended.get(name) for name in self.trainers(number)]
-        return [index for index, outcome in enumerate(outcomes) if outcome and outcome.verdict is Verdict.DONE]
-
-    def _judges(self, number: int, ended: Mapping[str, Outcome]) -> list[str]:
-        if not self.evaluated:
-            return []
-        done = self._done(number, ended)
-        names = [*map(str, done), AVERAGE, *([ENSEMBLE] if len(done) > 1 else [])]
-        return [f"{EVALUATE}-{number}-{name}" for name in names]
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.title = plan.title
+        self._ready: deque[str] = deque([DATA] if plan.data is not None else plan.trainers(1))
+        self._waits_for_data = False
+        self._rounds: dict[int, _Round] = {}
+        self._judges: set[str] = set()
+        """Evaluations that are to come to their end before the last model is saved."""
+        self._metrics: dict[str, Mapping[str, float]] = {}
+        self._has_begun = False
+        self._is_averaged = False
+        self._is_saved: bool | None = None
+        self._outcome: Outcome | None = None
 
     # ---- what comes next
 
-    def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
-        names: list[str] = []
-        if self.data is not None:
-            names.append(DATA)
-            if not _is_done(DATA, ended):
-                return tuple(names)
-        for number in range(1, self.rounds + 1):
-            names += self.trainers(number)
-            if not all(name in ended for name in self.trainers(number)) or self._is_short(number, ended):
-                return tuple(names)
-            average, judges = f"{AVERAGE}-{number}", self._judges(number, ended)
-            names += [average, *judges[: len(self._done(number, ended))]]
-            if not _is_done(average, ended):
-                return tuple(names)
-            names += judges
-        if all(name in ended for number in range(1, self.rounds + 1) for name in self._judges(number, ended)):
-            names.append(SAVE)
-        return tuple(names)
-
-    def outcome(self, ended: Mapping[str, Outcome]) -> Outcome | None:
-        for number in range(1, self.rounds + 1):
-            if all(name in ended for name in self.trainers(number)) and self._is_short(number, ended):
-                return self._short(number, ended)
-        for task, why in self._needed():
-            if task in ended and not _is_done(task, ended):
-                return _blamed(task, why, ended[task])
-        if SAVE not in ended:
+    def next(self) -> Task | None:
+        if self._outcome is not None or self._waits_for_data or not self._ready:
             return None
-        return Outcome(Verdict.DONE, self._summary(ended), metrics=self._winners_metrics(ended))
+        return self.task(self._ready.popleft())
 
-    def tries_again(self, task: str, outcome: Outcome) -> bool:
-        """Steps and evaluations do the same again; but a machine that is lost is another matter."""
-        return task.startswith(TRAIN) or outcome.verdict is Verdict.LOST
+    def task(self, name: str) -> Task:
+        """As far as is known by now."""
+        kind, number, who = _parts(name)
+        if kind == DATA:
+            return self.plan.data_step()
+        if kind == SAVE:
+            return self.plan.save_step(self._kept())
+        if kind == AVERAGE:
+            return self.plan.average_step(number, self._done(number))
+        return self.plan.evaluation(number, who) if kind == EVALUATE else self.plan.trainer(number, who)
 
-    def _needed(self) -> Iterator[tuple[str, str]]:
-        """Tasks that nothing goes on without, and what it means if one fails."""
-        yield DATA, "The data could not be prepared."
-        for number in range(1, self.rounds + 1):
-            yield f"{AVERAGE}-{number}", f"The models{self._of(number)} could not be averaged."
-        yield SAVE, "The final model could not be saved."
+    def attempt(self, task: Task, number: int) -> Task:
+        kind, round_number, who = _parts(task.name)
+        return self.plan.trainer(round_number, who, number) if kind == TRAIN else task
 
-    def _of(self, number: int) -> str:
-        return f" of round {number}" if self.rounds > 1 else ""
+    def resumed(self) -> Iterable[Task]:
+        """The data may be another by now."""
+        if self._has_begun and self.plan.data is not None:
+            self._waits_for_data = True
+            yield self.plan.data_step()
 
-    def _is_short(self, number: int, ended: Mapping[str, Outcome]) -> bool:
-        return len(self._done(number, ended)) < self.least
+    def outcome(self) -> Outcome | None:
+        return self._outcome
 
-    def _short(self, number: int, ended: Mapping[str, Outcome]) -> Outcome:
-        done = self._done(number, ended)
-        missing = [name for name in self.trainers(number) if not _is_done(name, ended)]
-        first = min(missing, key=lambda name: ended[name].verdict not in _CLOSED)
-        needed = "1 is needed" if self.least == 1 else f"{self.least} are needed"
+    # ---- what has ended
+
+    def ended(self, name: str, outcome: Outcome) -> None:
+        kind, number, who = _parts(name)
+        is_done = outcome.verdict is Verdict.DONE
+        if kind == TRAIN:
+            self._end_trainer(number, int(who), outcome)
+        elif kind == EVALUATE:
+            self._judges.discard(name)
+            self._metrics[name] = outcome.metrics if is_done else {}
+            self._save_when_all_is_measured()
+        elif not is_done:
+            self._is_saved = False if kind == SAVE else None
+            self._decide(_blamed(name, _REASONS[kind].format(self.plan.of(number)), outcome))
+        elif kind == DATA:
+            self._have_data()
+        elif kind == AVERAGE:
+            self._end_round(number, outcome.metrics)
+        else:
+            self._is_saved = True
+            self._decide(Outcome(Verdict.DONE, self._summary(), metrics=self._winners_metrics()))
+
+    def _decide(self, outcome: Outcome) -> None:
+        self._outcome = self._outcome or outcome
+
+    def _have_data(self) -> None:
+        self._waits_for_data = False
+        if not self._has_begun:
+            self._has_begun = True
+            self._ready.extend(self.plan.trainers(1))
+
+    def _end_trainer(self, number: int, index: int, outcome: Outcome) -> None:
+        this = self._rounds.setdefault(number, _Round())
+        if outcome.verdict is Verdict.DONE:
+            this.done.add(index)
+        else:
+            this.missing[index] = outcome
+        if len(this.done) + len(this.missing) < self.plan.slots:
+            return
+        if len(this.done) < self.plan.least:
+            self._decide(self._short(number))
+            return
+        done = self._done(number)
+        self._ready.append(f"{AVERAGE}-{number}")
+        self._judge(self.plan.judges(number, done)[: len(done)])
+
+    def _end_round(self, number: int, metrics: Mapping[str, float]) -> None:
+        done = self._done(number)
+        self._rounds.setdefault(number, _Round()).diverged = {index for index in done if f"left_out_{index}" in metrics}
+        self._judge(self.plan.judges(number, done)[len(done) :])
+        if number < self.plan.rounds:
+            self._ready.extend(self.plan.trainers(number + 1))
+        else:
+            self._is_averaged = True
+            self._save_when_all_is_measured()
+
+    def _judge(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._judges.add(name)
+            self._ready.append(name)
+
+    def _save_when_all_is_measured(self) -> None:
+        if self._is_averaged and not self._judges:
+            self._ready.append(SAVE)
+
+    # ---- what becomes of it
+
+    def _done(self, number: int) -> list[int]:
+        """The trainers of that round which have a model to give."""
+        return sorted(self._rounds.get(number, _Round()).done)
+
+    def _short(self, number: int) -> Outcome:
+        missing = sorted(self._rounds[number].missing.items())
+        index, first = min(missing, key=lambda each: each[1].verdict not in _CLOSED)
+        needed = "1 is needed" if self.plan.least == 1 else f"{self.plan.least} are needed"
         why = (
-            f"{len(done)} of {self.slots} trainers{self._of(number)} came to their end, and {needed}. "
-            "The first that did not:"
+            f"{len(self._done(number))} of {self.plan.slots} trainers{self.plan.of(number)} came to their end, "
+            f"and {needed}. The first that did not:"
         )
-        return _blamed(first, why, ended[first])
+        return _blamed(f"{TRAIN}-{number}-{index}", why, first)
 
-    def _summary(self, ended: Mapping[str, Outcome]) -> str:
+    def _summary(self) -> str:
         left_out = [
-            f"trainer {index}{self._of(number)}"
-            for number in range(1, self.rounds + 1)
-            for index in range(self.slots)
-            if self._is_left_out(number, index, ended)
+            f"trainer {index}{self.plan.of(number)}" for number in sorted(self._rounds) for index in self._left(number)
         ]
         return f"Left out: {', '.join(left_out)}." if left_out else ""
 
-    def _is_left_out(self, number: int, index: int, ended: Mapping[str, Outcome]) -> bool:
-        """Its trainer failed, or its model has diverged, as the step that averages reports."""
-        return index not in self._done(number, ended) or f"left_out_{index}" in ended[f"{AVERAGE}-{number}"].metrics
-
-    # ---- what each task is
-
-    def work(self, task: str, ended: Mapping[str, Outcome], attempt: int = 0) -> Work:
-        kind, _, rest = task.partition("-")
-        if kind == DATA:
-            arguments = (str(self.data), "-n", str(self.slots), "--to", f"{self.folder}/data")
-            return Work(DATA, slots=1, is_step=True, arguments=arguments)
-        if kind == SAVE:
-            return Work(AVERAGE, slots=1, is_step=True, arguments=(self._kept(ended), "--output", self.final))
-        number, _, who = rest.partition("-")
-        if kind == AVERAGE:
-            return Work(AVERAGE, slots=1, is_step=True, arguments=self._average(int(number), ended))
-        if kind == EVALUATE:
-            return Work(EVALUATE, self._placeholders(int(number), who, self._subject(int(number), who)), slots=1)
-        draft = self.draft(int(number), who, attempt)
-        values = self._placeholders(int(number), who, draft)
-        makes = (draft, self.model(int(number), who))
-        return Work(MAIN, values, {"WORKER_NUMBER": str(self.slots)}, slots=1, makes=makes)
-
-    def _average(self, number: int, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
-        models = [self.model(number, index) for index in self._done(number, ended)]
-        samples = () if self.data is None else ("--samples", f"{self.folder}/data")
-        return (*models, "--output", self.averaged(number), "--least", str(self.least), *samples)
-
-    def _subject(self, number: int, who: str) -> str:
-        if who == AVERAGE:
-            return self.averaged(number)
-        return self._models(number) if who == ENSEMBLE else self.model(number, who)
-
-    def _placeholders(self, number: int, who: str, model: str) -> dict[str, str]:
-        init = self.init if number == 1 else self.averaged(number - 1)
-        shard = "" if self.data is None else f"{self.folder}/data/{who}{_part_suffix(self.data)}"
-        return {
-            **self.values,
-            "shard": shard,
-            "model": model,
-            "init": init,
-            "index": who,
-            "round": str(number),
-            "slots": str(self.slots),
-        }
+    def _left(self, number: int) -> list[int]:
+        return self._rounds[number].left_out
 
     # ---- who won
 
-    def scores(self, ended: Mapping[str, Outcome]) -> list[Score]:
+    def scores(self) -> list[Score]:
         """What was evaluated, in the order of the table: round by round each model, the average, the ensemble."""
+        names = [name for number in sorted(self._rounds) for name in self.plan.judges(number, self._done(number))]
         found = []
-        for number in range(1, self.rounds + 1):
-            for task in self._judges(number, ended):
-                who = task.rpartition("-")[2]
-                outcome = ended.get(task)
-                metrics = outcome.metrics if outcome and outcome.verdict is Verdict.DONE else {}
-                found.append(Score(number, who, self._subject(number, who), metrics))
+        for name in names:
+            _, number, who = _parts(name)
+            found.append(Score(number, who, self.plan.subject(number, who), self._metrics.get(name, {})))
         return found
 
-    def report(self, ended: Mapping[str, Outcome]) -> Mapping[str, Any] | None:
-        if SAVE not in ended:
+    def report(self) -> Mapping[str, Any] | None:
+        if self._is_saved is None:
             return None
-        scores = self.scores(ended)
-        won, best = winner(scores), self._best(ended)
-        kept = self._kept(ended)
-        return {
-            "scores": [{**_named(score), "metrics": dict(score.metrics)} for score in scores],
-            "winner": _named(won) if won else None,
-            "best": _named(best) if best else None,
-            "kept": kept,
-            "final": self.final if _is_done(SAVE, ended) else kept,
-            "remarks": [*([_UNNAMED] if self.evaluated and not won else []), *filter(None, [self._summary(ended)])],
-        }
+        scores, kept = self.scores(), self._kept()
+        unnamed = [UNNAMED] if self.plan.evaluated and not winner(scores) else []
+        final = self.plan.final if self._is_saved else kept
+        return report(scores, self._best(scores), kept, final, [*unnamed, *filter(None, [self._summary()])])
 
-    def _best(self, ended: Mapping[str, Outcome]) -> Score | None:
+    def _best(self, scores: Iterable[Score]) -> Score | None:
         """What is kept instead of the last average; an ensemble is no file that could be."""
-        return winner([score for score in self.scores(ended) if score.who != ENSEMBLE]) if self.best else None
+        return winner([score for score in scores if score.who != ENSEMBLE]) if self.plan.best else None
 
-    def _kept(self, ended: Mapping[str, Outcome]) -> str:
-        best = self._best(ended)
-        return best.path if best else self.averaged(self.rounds)
+    def _kept(self) -> str:
+        best = self._best(self.scores()) if self.plan.best else None
+        return best.path if best else self.plan.averaged(self.plan.rounds)
 
-    def _winners_metrics(self, ended: Mapping[str, Outcome]) -> Mapping[str, float]:
-        kept = self._kept(ended)
-        return next((score.metrics for score in self.scores(ended) if score.path == kept), {})
-
-
-_UNNAMED = f"No best is named: no evaluation printed {', '.join(name for name, _ in SCORES)}, as in: accuracy: 0.93"
+    def _winners_metrics(self) -> Mapping[str, float]:
+        kept = self._kept()
+        return next((score.metrics for score in self.scores() if score.path == kept), {})
 
 
-class Score(NamedTuple):
-    """What an evaluation told of one model, of the average or of the ensemble of a round."""
-
-    round: int
-    who: str
-    path: str
-    metrics: Mapping[str, float]
-
-
-SUFFIXES = (".weights.h5", ".h5", ".hdf5", ".keras", ".npz", ".safetensors", ".pt", ".pth")
-"""Of the models that can be averaged."""
-_MODEL = re.compile(r"\{model\}(\.\w[\w.]*)?")
+_REASONS = {
+    DATA: "The data could not be prepared.",
+    AVERAGE: "The models{} could not be averaged.",
+    SAVE: "The final model could not be saved.",
+}
+"""What it means if a task fails that nothing goes on without."""
 
 
-def _part_suffix(data: str) -> str:
-    """That of the parts, as `pumasi data` names them; those of a folder are folders."""
-    suffix = PurePath(data).suffix.lower()
-    return suffix if suffix in _FILES else ""
-
-
-def suffix_of(command: Sequence[str]) -> str:
-    """Of the model's file: what stands after {model}, as in {model}.keras. SpecError if it can only be another one."""
-    written = [match[1] or "" for word in command for match in _MODEL.finditer(word)]
-    known = [suffix for each in written for suffix in SUFFIXES if f"{each}.".startswith(f"{suffix}.")]
-    if written and not known and "" not in written:
-        raise SpecError(
-            f"{{model}}{written[0]} is of no format that can be averaged.", f"There are {', '.join(SUFFIXES)}."
-        )
-    return known[0] if known else ".h5"
-
-
-def without_suffix(command: Sequence[str], suffix: str) -> tuple[str, ...]:
-    """What {model} stands for has it already."""
-    return tuple(word.replace(f"{{model}}{suffix}", "{model}") for word in command)
-
-
-def winner(scores: list[Score]) -> Score | None:
-    """By the first of SCORES that any of them has; of equals the first."""
-    for name, sign in SCORES:
-        measured = [score for score in scores if not isnan(score.metrics.get(name, nan))]
-        if measured:
-            return max(measured, key=lambda score: sign * score.metrics[name])
-    return None
-
-
-def _named(score: Score) -> dict[str, Any]:
-    return {"round": score.round, "model": score.who}
-
-
-_CLOSED = (Verdict.STOPPED, Verdict.TIMED_OUT)
+def _parts(name: str) -> tuple[str, int, str]:
+    """train-2-1: train, 2, 1"""
+    kind, number, who = [*name.split("-"), "", ""][:3]
+    return kind, int(number or 0), who
 
 
 def _blamed(task: str, why: str, outcome: Outcome) -> Outcome:
@@ -303,7 +223,3 @@ def _blamed(task: str, why: str, outcome: Outcome) -> Outcome:
     if outcome.verdict in _CLOSED:
         return outcome
     return replace(outcome, reason=f"{why} {outcome.reason}", metrics={}, task=task)
-
-
-def _is_done(task: str, ended: Mapping[str, Outcome]) -> bool:
-    return task in ended and ended[task].verdict is Verdict.DONE

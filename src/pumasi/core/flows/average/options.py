@@ -9,6 +9,7 @@ from typing import ClassVar
 from pumasi.core.fields import optional, switch, text, whole, words
 from pumasi.core.options import Contradiction, Options, option
 from pumasi.core.spec import NONE, SHARE, Spec
+from pumasi.registry import FLOWS
 
 _APART = "Training apart (--strategy average)"
 
@@ -83,7 +84,7 @@ class AverageOptions(Options):
     )
 
     def contradictions(self, spec: Spec) -> Iterator[Contradiction]:
-        if spec.strategy != "average":
+        if FLOWS.get(spec.strategy).options is not AverageOptions:
             return
         for name in (*(["per_node"] if spec.per_node else []), *_for_gangs(spec)):
             yield Contradiction(name, "it is for those that train one model", "strategy")

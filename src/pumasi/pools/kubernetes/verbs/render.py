@@ -15,6 +15,7 @@ from pumasi.cli.parsing import Arguments
 from pumasi.cli.view.output import say
 from pumasi.core.options import declared
 from pumasi.errors import UsageError
+from pumasi.registry import FLOWS
 
 if TYPE_CHECKING:
     from pumasi.core.launch import Program
@@ -73,7 +74,7 @@ def main(arguments: Arguments) -> int:
     pods = _pods(arguments)
     flags = flags_in(arguments, [option.key for option in _OWN])
     spec = build_spec({**flags, "on": "k8s"}, current_folder(), os.environ)
-    if spec.strategy != "together":
+    if not FLOWS.get(spec.strategy).is_single:
         raise UsageError(
             f"A file can't be a run with the strategy {spec.strategy}: somebody has to start one task after the other.",
             "In the cluster, without this machine, it runs with: pumasi run --on k8s -d",
