@@ -30,7 +30,7 @@ def test_only_the_pool_of_clusters_speaks_of_them_by_name() -> None:
 
 def test_nobody_asks_where_a_run_lives() -> None:
     assert mentions("is_remote") == []
-    assert mentions(r"\.pool *(==|!=|in )", *CLUSTERS, "pools/local/", "core/flows/") == []
+    assert mentions(r"\.pool *(==|!=|in )", *CLUSTERS, "pools/local/") == []
 
 
 @pytest.mark.parametrize("word", ["kubectl", "kubeconfig", "Kubernetes"])
@@ -46,3 +46,7 @@ def test_words_of_clusters_stay_where_clusters_are(word: str) -> None:
         "runs/config.py",
     )
     assert mentions(word, *allowed, "errors.py", "pools/pool.py") == []
+
+
+def test_nobody_asks_which_flow_a_run_has() -> None:
+    assert mentions(r"strategy *(==|!=)") == []

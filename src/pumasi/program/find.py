@@ -82,8 +82,9 @@ def _parts(spec: Spec, environ: Mapping[str, str], site: Site) -> dict[str, tupl
     flow = FLOWS.get(spec.strategy)
     programs = flow.programs(spec)
     for path, may_be_folder in flow.reads(spec).items():
-        check_file(Path(spec.workdir), path, may_be_folder=may_be_folder)
-    for path in flow.writes(spec):
+        if not (site.travels and spec.place.keeps(path)):
+            check_file(Path(spec.workdir), path, may_be_folder=may_be_folder)
+    for path in () if site.travels else flow.writes(spec):
         _check_writable(Path(spec.workdir, path))
     python = site.python(spec, environ)
     step = (python, "-c", _STEP.format(flow.steps))
