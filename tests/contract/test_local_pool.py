@@ -9,6 +9,7 @@ import pytest
 from pumasi.catalogue import parse_spec
 from pumasi.pools.base import Runner
 from pumasi.pools.local.runner import LocalRunner
+from pumasi.testing.pool_life import PoolLifeContract
 from pumasi.testing.pools import PoolBench, PoolContract
 
 
@@ -32,3 +33,7 @@ class TestSeveralNodesOnThisMachine(PoolContract):
     @pytest.fixture
     def bench(self, tmp_path: Path) -> PoolBench:
         return make_bench(tmp_path, slots=3, nodes=[2, 1])
+
+
+class TestLifeOnThisMachine(PoolLifeContract):
+    on = "local"
