@@ -10,7 +10,7 @@ from pathlib import PurePath
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 
 
-def program_of(command: Sequence[str]) -> str:
+def first_word(command: Sequence[str]) -> str:
     return PurePath(command[0]).name
 
 
@@ -23,7 +23,7 @@ def script_of(command: Sequence[str]) -> str | None:
 def target_of(command: Sequence[str]) -> str | None:
     """The file that Python runs in the end, or the module, written as a path."""
     first, *arguments = command
-    program = program_of(command)
+    program = first_word(command)
     if first.endswith(".py"):
         return first
     if _PYTHON.fullmatch(program):
