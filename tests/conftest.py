@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,14 @@ def _same_environment() -> Iterator[None]:
     if os.environ != before:
         os.environ.clear()
         os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster_is_remembered() -> Iterator[None]:
+    """What a test reached is not what the next one reaches by the same name."""
+    yield
+    if reach := sys.modules.get("pumasi.pools.kubernetes.reach"):
+        reach.close()
 
 
 @pytest.fixture

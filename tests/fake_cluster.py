@@ -182,6 +182,9 @@ class FakeApi(Api):
         """Of all deletions that were asked for."""
         self.user_name = "kim"
 
+    def patient(self, seconds: float) -> FakeApi:
+        return self
+
     async def __aenter__(self) -> FakeApi:
         return self
 

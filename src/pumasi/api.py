@@ -60,12 +60,8 @@ class Run:
         return self._store.metrics(self.id, name=name, rank=rank)
 
     def _catch_up(self) -> None:
-        """With the output of a run that is managed in a cluster."""
-        record = self._store.run(self.id)
-        if record.is_remote:
-            from pumasi.pools.kubernetes.copying import copy_logs
-
-            copy_logs(self._store, record)
+        """With the output of a run that is managed elsewhere."""
+        control.catch_up(self._store, self._store.run(self.id))
 
     def stop(self, *, force: bool = False) -> str:
         control.stop(self._store, self.record, force=force, tell=lambda _: None)
@@ -77,23 +73,21 @@ def run(command: str | os.PathLike[str] | Sequence[str], *args: object, detach: 
 
     Warns (UserWarning) of what the user should know before it runs, such as files that do not travel to a cluster.
     """
-    from pumasi.runs import session
+    from pumasi.runs import background
 
     spec = build_spec({**options, "command": _words(command, args)}, current_folder(), os.environ)
     store = Store.open(default_home(os.environ))
-    if detach and spec.pool != "local":
-        from pumasi.pools.kubernetes import runs as remote
-
-        return Run(remote.detach(store, spec, lambda text: None, _warn).id)
-    record, process = session.detach(store, spec, lifeline=not detach, warn=_warn)
+    if detach:
+        return Run(background.detach(store, spec, warn=_warn).id)
+    record, process = background.start(store, spec, _warn)
     started = Run(record.id)
-    started._manager = None if detach else process
+    started._manager = process
     return started
 
 
 def _warn(text: str) -> None:
     """At the line that called `run`."""
-    warnings.warn(text, stacklevel=4)
+    warnings.warn(text, stacklevel=5)
 
 
 def _words(command: str | os.PathLike[str] | Sequence[str], args: Sequence[object]) -> str | list[str]:

@@ -67,8 +67,8 @@ def examine(place: Place) -> list[Finding]:
 
 def check_python(place: Place) -> list[Finding]:
     """The Python that scripts would be run with here, and what is installed in it."""
+    from pumasi.program.site import find_python
     from pumasi.runs.config import build_spec
-    from pumasi.runs.locate import find_python
 
     try:
         python = find_python(build_spec({"command": ["true"]}, place.folder, place.environ), place.environ)
@@ -152,7 +152,7 @@ def _uncompiled(python: str, folders: Mapping[str, str]) -> list[Finding]:
 
 
 def check_gpus(place: Place) -> list[Finding]:
-    from pumasi.pools.local.gpus import ask, complaint, list_gpus
+    from pumasi.gpus import ask, complaint, list_gpus
 
     everything = list_gpus({}, lambda command: ask(command, _PATIENCE))
     if not everything:
@@ -191,7 +191,7 @@ def _tool_finding(topic: str, tool: Tool, place: Place) -> Finding:
 
 
 def _first_line(command: Sequence[str]) -> str:
-    from pumasi.pools.local.gpus import ask
+    from pumasi.gpus import ask
 
     return next(iter(ask(command, _PATIENCE).strip().splitlines()), "")
 

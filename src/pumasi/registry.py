@@ -17,6 +17,12 @@ _POOLS = {
     "local": "pumasi.pools.local:POOL",
     "k8s": "pumasi.pools.kubernetes:POOL",
 }
+DEFAULT_POOL = "local"
+VERBS = {
+    "render": "pumasi.pools.kubernetes.verbs.render",
+    "setup": "pumasi.pools.kubernetes.verbs.setup",
+}
+"""Verbs that a pool adds to those of `pumasi.cli.verbs`."""
 _FLOWS = {
     "together": "pumasi.core.flows.together:FLOW",
     "average": "pumasi.core.flows.average:FLOW",

@@ -11,8 +11,8 @@ import pytest
 
 from pumasi.catalogue import parse_spec
 from pumasi.core.launch import Program
-from pumasi.pools.base import Pool, Request
-from pumasi.pools.kubernetes.pool import open_pool
+from pumasi.pools.base import Request, Runner
+from pumasi.pools.kubernetes.runner import open_runner
 from pumasi.testing.pools import SLEEP, PoolBench, PoolContract
 from tests.cluster.objects import SLEEPER, gpus, on, pod, python
 from tests.cluster.subject import Kubernetes, Namespace
@@ -26,8 +26,8 @@ def make_bench(namespace: Namespace, folder: Path, *, most_per_node: int | None,
     run = f"contract-{secrets.token_hex(3)}"
     request = Request(run, spec, program, folder, {"state": "queued", "created": 0.0})
 
-    def opened(adopt: bool) -> AbstractAsyncContextManager[Pool]:
-        return open_pool(request, adopt=adopt)
+    def opened(adopt: bool) -> AbstractAsyncContextManager[Runner]:
+        return open_runner(request, adopt=adopt)
 
     return PoolBench(opened, "/tmp/pumasi", "python3", most_per_node, run)
 

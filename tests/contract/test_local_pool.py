@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pumasi.catalogue import parse_spec
-from pumasi.pools.base import Pool
-from pumasi.pools.local.pool import LocalPool
+from pumasi.pools.base import Runner
+from pumasi.pools.local.runner import LocalRunner
+from pumasi.testing.pool_life import PoolLifeContract
 from pumasi.testing.pools import PoolBench, PoolContract
 
 
@@ -16,8 +17,8 @@ def make_bench(folder: Path, **fields: object) -> PoolBench:
     spec = parse_spec({"command": ["train.py"], "workdir": str(folder), **fields})
 
     @asynccontextmanager
-    async def opened(adopt: bool) -> AsyncIterator[Pool]:
-        yield LocalPool(spec, folder / "home", ())
+    async def opened(adopt: bool) -> AsyncIterator[Runner]:
+        yield LocalRunner(spec, folder / "home", ())
 
     return PoolBench(opened, str(folder))
 
@@ -32,3 +33,7 @@ class TestSeveralNodesOnThisMachine(PoolContract):
     @pytest.fixture
     def bench(self, tmp_path: Path) -> PoolBench:
         return make_bench(tmp_path, slots=3, nodes=[2, 1])
+
+
+class TestLifeOnThisMachine(PoolLifeContract):
+    on = "local"

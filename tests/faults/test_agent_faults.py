@@ -26,7 +26,7 @@ from pumasi.agent.processes import family, kill_family
 from pumasi.catalogue import make_spec
 from pumasi.core.frames import Frame
 from pumasi.pools.base import Order
-from pumasi.pools.local.pool import LocalPool
+from pumasi.pools.local.runner import LocalRunner
 from pumasi.testing.pools import Witness
 from tests.agents import AgentProcess, Star, Stars, is_alive, making_stars
 from tests.harness import wait_for
@@ -497,7 +497,7 @@ def in_pool(star: Star, act: Callable[[Witness], Awaitable[None]]) -> Mapping[st
     """How the pool tells that the gang ended, after `act` has done to it what it does."""
 
     async def work() -> Mapping[str, object]:
-        pool = LocalPool(make_spec(command=("x",)), stars_home(star), ())
+        pool = LocalRunner(make_spec(command=("x",)), stars_home(star), ())
         order = Order("main", 0, star.configs[0]["names"], star.configs)
         witness = Witness(order)
         await pool.launch(order, witness)

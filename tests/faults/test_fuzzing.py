@@ -30,7 +30,7 @@ from pumasi.core.events import unpack
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, NotThere, Rejected
 from pumasi.kube.api import Api
-from pumasi.runs.session import Session
+from pumasi.runs.terminal import Session
 from pumasi.store import MetricRow, Store
 
 FIRST = int(os.environ.get("PUMASI_FUZZ_FIRST", "0"))
@@ -322,9 +322,9 @@ def _replace_the_edges(monkeypatch: pytest.MonkeyPatch) -> None:
         return looked_up(host, *given, **{**options, "flags": socket.AI_NUMERICHOST})
 
     monkeypatch.setattr(Session, "run", ran)
-    monkeypatch.setattr("pumasi.runs.session.start_background", started)
+    monkeypatch.setattr("pumasi.pools.processes.start_manager", started)
     monkeypatch.setattr(Api, "_try", answered)
-    monkeypatch.setattr(nodes, "_watch", lambda pool, resource, watcher: nodes._look_once(pool, resource))
+    monkeypatch.setattr(nodes, "_watch", lambda looking, watcher: nodes._look_once(looking))
     monkeypatch.setattr("pumasi.doctor.examine", lambda place: [])
     monkeypatch.setattr(socket, "getaddrinfo", without_names)
 

@@ -258,15 +258,15 @@ def test_a_gang_is_restarted_as_a_whole_and_knows_its_attempt(workplace: Workpla
 
 INTERRUPTED = """
 import signal, sys
-from pumasi.runs import session
+from pumasi.runs import terminal
 from pumasi.cli.main import main
 
-def make(*words, _make=session.{name}, **options):
+def make(*words, _make=terminal.{name}, **options):
     made = _make(*words, **options)
     signal.raise_signal(signal.SIGINT)
     return made
 
-session.{name} = make
+terminal.{name} = make
 sys.exit(main(["run", "train.py"]))
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pumasi.runs.binaries import find_libraries
+from pumasi.program.binaries import find_libraries
 from tests.frameworks import reference
 from tests.frameworks.comparison import SCRIPTS, SLOTS, UNEQUAL, assert_rank_1_fails_first, assert_same_model, train
 from tests.harness import Workplace

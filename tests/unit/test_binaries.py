@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,19 @@ from pumasi.catalogue import make_spec
 from pumasi.core.frameworks.detect import detect
 from pumasi.core.frameworks.elf import Linked, read_linked
 from pumasi.core.frameworks.mpi import Build, build_of_library, build_of_mpirun
+from pumasi.core.launch import Program
+from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
-from pumasi.runs.binaries import MOST_LIBRARIES, find_libraries, find_mpirun
-from pumasi.runs.locate import find_program
+from pumasi.pools import pool_named
+from pumasi.program.binaries import MOST_LIBRARIES, find_libraries, find_mpirun
+from pumasi.program.find import find_program
 
 NEEDED, STRINGS, RPATH, RUNPATH = 1, 5, 15, 29
 BASE = 0x400000
+
+
+def found_program(spec: Spec, environ: Mapping[str, str]) -> Program:
+    return find_program(spec, environ, pool_named(spec.on).site())
 
 
 def elf(*needed: str, rpath: str = "", runpath: str = "", bits: int = 64, order: str = "<", more: bytes = b"") -> bytes:
@@ -155,7 +163,7 @@ def test_a_program_of_the_folder_is_looked_at_wherever_it_will_run(folder: Path,
     write(folder / "lib" / "libmpi.so.40", elf())
     write(folder / "bin" / "mpirun", "#!/bin/sh\n")
     spec = make_spec(command=("./hello",), workdir=str(folder), on=on, slots=2)
-    program = find_program(spec, {"PATH": str(folder / "bin")})
+    program = found_program(spec, {"PATH": str(folder / "bin")})
     assert (program.framework, program.because) == ("mpi", "./hello needs libmpi.so.40")
     assert program.mpirun == ("mpirun" if on == "k8s" else str(folder / "bin" / "mpirun"))
 
@@ -165,14 +173,14 @@ def test_a_program_of_an_image_is_not_looked_for_here(folder: Path) -> None:
     work = folder / "work"
     work.mkdir()
     assert (
-        find_program(make_spec(command=(str(program),), workdir=str(work), on="k8s", slots=2), {}).framework == "none"
+        found_program(make_spec(command=(str(program),), workdir=str(work), on="k8s", slots=2), {}).framework == "none"
     )
 
 
 def test_what_the_user_says_wins(folder: Path) -> None:
     write(folder / "hello", elf("libmpi.so.40"))
     spec = make_spec(command=("./hello",), workdir=str(folder), slots=2, framework="none")
-    program = find_program(spec, {"PATH": ""})
+    program = found_program(spec, {"PATH": ""})
     assert (program.framework, program.mpirun) == ("none", None)
 
 
@@ -182,10 +190,10 @@ def test_a_program_of_mpich_is_refused_with_the_ways_out(folder: Path, name: str
     write(folder / "hello", elf(name))
     spec = make_spec(command=("./hello",), workdir=str(folder), on=on, slots=2)
     with pytest.raises(UsageError, match=f"./hello needs {name}, which is MPICH's or Intel's") as caught:
-        find_program(spec, {})
+        found_program(spec, {})
     assert "mpirun -n N ./hello" in caught.value.hint
     alone = make_spec(command=("./hello",), workdir=str(folder), on=on, slots=1)
-    assert find_program(alone, {}).mpirun is None
+    assert found_program(alone, {}).mpirun is None
 
 
 # Versions are compared
@@ -261,7 +269,7 @@ def test_of_several_the_one_that_fits_is_taken(folder: Path, hello: Path) -> Non
 def test_an_mpirun_of_another_version_is_told_with_both_versions_and_the_way_out(folder: Path, hello: Path) -> None:
     other = mpirun(folder / "bin" / "mpirun", "4.1.4")
     spec = make_spec(command=("./hello",), workdir=str(folder), slots=2)
-    program = find_program(spec, {"PATH": f"{other.parent}:/bin"})
+    program = found_program(spec, {"PATH": f"{other.parent}:/bin"})
     assert program.mpirun == str(other)
     assert program.notes == (
         f"hello needs Open MPI 5.0.11, but {other} is of Open MPI 4.1.4: it may fail in MPI_Init, or each process may "

@@ -15,7 +15,7 @@ from pumasi.cli.main import main
 from pumasi.cli.verbs import nodes
 from pumasi.cli.verbs.plan import parse_free
 from pumasi.errors import ClusterTrouble, Forbidden
-from pumasi.pools.local.gpus import Gpu
+from pumasi.gpus import Gpu
 
 Captured = pytest.CaptureFixture[str]
 Object = dict[str, Any]
@@ -116,6 +116,14 @@ class FakeCluster:
     the user has seen enough."""
 
     now = 0.0
+    namespace = "team"
+
+    @property
+    def connection(self) -> FakeCluster:
+        return self
+
+    def patient(self, seconds: float) -> FakeCluster:
+        return self
 
     def __init__(self, *moments: Sequence[Object] | Exception) -> None:
         self.moments = list(moments)
@@ -149,15 +157,15 @@ class FakeCluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     fake = FakeCluster([node("a", 5, rack="1"), node("b", 3, "busy", rack="2"), node("c", 2, rack="1")])
-    monkeypatch.setattr("pumasi.kube.config.connect", fake.connect)
-    monkeypatch.setattr("pumasi.kube.api.Api", fake.api)
+    monkeypatch.setattr("pumasi.pools.kubernetes.reach.connect", fake.connect)
+    monkeypatch.setattr("pumasi.pools.kubernetes.reach.Api", fake.api)
     monkeypatch.setattr(nodes, "PAUSE", 0.0)
     return fake
 
 
 def have_gpus(monkeypatch: pytest.MonkeyPatch, busy: Iterable[bool]) -> None:
     gpus = [Gpu("nvidia", str(index), f"GPU-{index}", "A100", 1, 0, taken) for index, taken in enumerate(busy)]
-    monkeypatch.setattr("pumasi.pools.local.gpus.list_gpus", lambda _: gpus)
+    monkeypatch.setattr("pumasi.gpus.list_gpus", lambda _: gpus)
 
 
 def test_without_a_cluster_this_machine_is_the_only_node(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

@@ -88,7 +88,7 @@ def test_what_is_removed_is_told_apart_from_what_was_not_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api = FakeApi()
-    monkeypatch.setattr("pumasi.cli.verbs.setup.cluster", lambda pool: api)
+    monkeypatch.setattr("pumasi.pools.kubernetes.verbs.setup.cluster", lambda pool: api)
     assert main(["setup", "-n", "team-a", "--no-cluster-role"]) == 0
     capsys.readouterr()
     assert main(["setup", "-n", "team-a", "--remove"]) == 0
@@ -105,7 +105,7 @@ def test_a_binding_goes_with_its_namespace_and_those_that_could_not_are_swept_up
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api = FakeApi()
-    monkeypatch.setattr("pumasi.cli.verbs.setup.cluster", lambda pool: api)
+    monkeypatch.setattr("pumasi.pools.kubernetes.verbs.setup.cluster", lambda pool: api)
     api.cluster.create("namespaces", "", {"metadata": {"name": "team-a"}})
     for name in ("gone", "team-a"):
         api.cluster.create("clusterrolebindings", "", of_cluster(name)[1])
@@ -118,7 +118,7 @@ def test_a_binding_goes_with_its_namespace_and_those_that_could_not_are_swept_up
 
 def test_a_namespace_that_is_made_meanwhile_keeps_its_binding(monkeypatch: pytest.MonkeyPatch) -> None:
     api = FakeApi()
-    monkeypatch.setattr("pumasi.cli.verbs.setup.cluster", lambda pool: api)
+    monkeypatch.setattr("pumasi.pools.kubernetes.verbs.setup.cluster", lambda pool: api)
     api.cluster.create("namespaces", "", {"metadata": {"name": "team-a"}})
     lists: list[str] = []
 

@@ -16,6 +16,7 @@ from pumasi.errors import SystemTrouble, Unreachable
 from pumasi.pools.kubernetes import runs as remote
 from pumasi.pools.kubernetes.manifests import DOMAIN
 from pumasi.pools.kubernetes.record import Row
+from pumasi.pools.kubernetes.target import Target
 from pumasi.runs import control
 from pumasi.store import RunRecord, Store
 
@@ -219,7 +220,7 @@ def test_ps_of_a_cluster_says_who_started_what(store: Store, pumasi: Pumasi, mon
         row("theirs-bbbbb", user="lee as admin", host="desk", state="running", beat="1000"),
         row("own-aaaaa", user="kim", host="laptop", state="done", ended="990.0"),
     ]
-    monkeypatch.setattr(remote, "rows", lambda place, everywhere: (rows, 1010.0))
+    monkeypatch.setattr(remote, "rows", lambda target: (rows, 1010.0))
     listed = json.loads(pumasi("ps", "--on", "k8s", "--json")[1])
     assert [(each["id"], each["user"], each["host"]) for each in listed] == [
         ("theirs-bbbbb", "lee as admin", "desk"),
@@ -244,7 +245,7 @@ def test_a_watch_shows_the_list_again_and_bears_a_cluster_that_is_away(
 ) -> None:
     looks = iter(["there", "away", "there"])
 
-    def rows(place: remote.Place, everywhere: bool) -> tuple[list[Row], float]:
+    def rows(target: Target) -> tuple[list[Row], float]:
         if next(looks, "over") == "away":
             raise Unreachable("The cluster can't be reached.")
         return [row("train-aaaaa", state="done", ended="990.0")], 1000.0

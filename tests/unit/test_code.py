@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from pumasi.errors import UsageError
-from pumasi.runs import folder as code
-from pumasi.runs.folder import Code, pack
+from pumasi.program import workdir as code
+from pumasi.program.workdir import Code, pack
 from tests.faults.test_agent_faults import find_python
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git to compare with")

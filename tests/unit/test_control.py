@@ -12,7 +12,8 @@ from pumasi.catalogue import make_spec
 from pumasi.core.events import kind_of
 from pumasi.core.flows import journal
 from pumasi.errors import SystemTrouble
-from pumasi.runs import control, session
+from pumasi.runs import control
+from pumasi.runs.prepare import interrupted
 from pumasi.store import RunRecord, Store
 
 
@@ -83,7 +84,7 @@ def test_the_same_command_goes_on_with_a_run_of_ones_own_only(store: Store) -> N
     spec = make_spec(command=("train.py",), strategy="average", slots=2)
     store.import_run("theirs-aaaaa", spec.dump(), time.time())
     store.add_to_journal("theirs-aaaaa", [journal.offered("train-0")])
-    assert session.interrupted(store, spec) is None
+    assert interrupted(store, spec) is None
     own = store.create_run("own", spec.dump(), time.time())
     store.add_to_journal(own.id, [journal.offered("train-0")])
-    assert session.interrupted(store, spec) == store.run(own.id)
+    assert interrupted(store, spec) == store.run(own.id)

@@ -12,7 +12,7 @@ import pytest
 from pumasi import doctor
 from pumasi.cli.main import main
 from pumasi.doctor import MISSING, OK, WARN, Finding, Place
-from pumasi.pools.local.gpus import Gpu
+from pumasi.gpus import Gpu
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_gpus_are_counted_and_those_that_are_hidden_are_told(place: Place, monke
     def list_gpus(environ: dict[str, str], _: object) -> list[Gpu]:
         return [gpu(0), gpu(1, busy=True)][: 1 if "CUDA_VISIBLE_DEVICES" in environ else 2]
 
-    monkeypatch.setattr("pumasi.pools.local.gpus.list_gpus", list_gpus)
+    monkeypatch.setattr("pumasi.gpus.list_gpus", list_gpus)
     assert one(doctor.check_gpus(place)) == Finding("gpus", OK, "2 (NVIDIA A100, 40 GiB), 1 busy")
     hidden = one(doctor.check_gpus(place._replace(environ={"CUDA_VISIBLE_DEVICES": "0"})))
     assert (hidden.status, "only 1 may be used" in hidden.text) == (WARN, True)

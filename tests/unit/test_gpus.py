@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pumasi.pools.local import gpus
-from pumasi.pools.local.gpus import Gpu, list_gpus, parse_amd, parse_nvidia, visible
+from pumasi import gpus
+from pumasi.gpus import Gpu, list_gpus, parse_amd, parse_nvidia, visible
 
 TWO_4090 = """\
 0, GPU-6f3c1d2e-0f3a-1111-2222-333344445555, NVIDIA GeForce RTX 4090, 24564, 312, [N/A]

@@ -277,8 +277,8 @@ def test_lines_for_kubectl_lead_to_the_cluster_that_was_asked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     controllers.api.connection = controllers.api.connection._replace(named=named)
-    monkeypatch.setattr("pumasi.cli.serving.cluster", lambda pool: nullcontext(controllers.api))
-    monkeypatch.setattr("pumasi.cli.serving.columns", lambda: 200)
+    monkeypatch.setattr("pumasi.pools.kubernetes.serving.verb.cluster", lambda pool: nullcontext(controllers.api))
+    monkeypatch.setattr("pumasi.pools.kubernetes.serving.verb.columns", lambda: 200)
     on = ("serve", "--on", f"k8s:{named}" if named else "k8s", "-n", NAMESPACE)
     name = ("--name", "film")
     forward = f"{begin} -n {NAMESPACE} port-forward service/film 8000:80"

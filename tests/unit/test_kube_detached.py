@@ -16,10 +16,11 @@ import pytest
 from pumasi.agent.files import step_files
 from pumasi.core.flows.average import FLOW as AVERAGE
 from pumasi.errors import Forbidden
-from pumasi.pools.kubernetes import bundle, inside
+from pumasi.pools.kubernetes import bundle
 from pumasi.pools.kubernetes.manager_job import TRIES, manager_job, package, package_map
 from pumasi.pools.kubernetes.manifests import FOLDER, KIND, LOST_AFTER, PIECE, RUN, Owner
 from pumasi.pools.kubernetes.rights import NAME
+from pumasi.runs import detached
 
 RUN_ID = "train-abcde"
 OWNER = Owner("ConfigMap", RUN_ID, "uid-1")
@@ -49,7 +50,7 @@ def test_it_has_our_modules_and_nothing_else() -> None:
     assert all(name.startswith("pumasi/") and name.endswith(".py") for name in names())
     assert len(names()) == len(set(names()))
     assert {
-        "pumasi/pools/kubernetes/inside.py",
+        "pumasi/runs/detached.py",
         "pumasi/runs/manager.py",
         "pumasi/agent/member.py",
         "pumasi/agent/shim.py",
@@ -61,7 +62,7 @@ def test_the_manager_can_be_imported_with_nothing_but_the_standard_library(tmp_p
     zipfile.ZipFile(io.BytesIO(package())).extractall(tmp_path)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r});"
-        "import pumasi.pools.kubernetes.inside;"
+        "import pumasi.runs.detached;"
         "from pumasi.agent.files import agent_text, shim_files;"
         "assert agent_text() and shim_files();"
         f"ours = [module for name, module in sys.modules.items() if name.partition('.')[0] == 'pumasi'];"
@@ -133,11 +134,11 @@ def test_its_pod_has_the_account_of_managers_and_passes_the_level_restricted() -
 def test_its_last_words_outlive_it_and_are_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def fail(run: str) -> None:
+    async def fail(pool: str, run: str) -> None:
         raise Forbidden("The cluster does not allow it.", "A hint for somebody at a terminal.")
 
-    monkeypatch.setattr(inside, "_manage", fail)
-    assert inside.main("train-abcde") == Forbidden.exit_code
+    monkeypatch.setattr(detached, "_manage", fail)
+    assert detached.main("k8s", "train-abcde") == Forbidden.exit_code
     assert capsys.readouterr().err.splitlines()[-1] == "The cluster does not allow it."
     (container,) = pod_spec()["containers"]
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
@@ -161,13 +162,13 @@ def test_its_pod_finds_every_piece_of_the_package_in_order() -> None:
 def test_the_command_unpacks_the_package_and_starts_the_manager_in_it(tmp_path: Path) -> None:
     """Here it finds no cluster, and says so."""
     pieces = package_map(RUN_ID, OWNER)["data"]
-    *python, code, run = pod_spec()["containers"][0]["command"]
-    assert (python, run) == (["python3", "-c"], RUN_ID)
+    *python, code, pool, run = pod_spec()["containers"][0]["command"]
+    assert (python, pool, run) == (["python3", "-c"], "k8s", RUN_ID)
     code = code.replace(FOLDER, str(tmp_path / "pumasi"))
     env = {f"PUMASI_BOOT_{key}": text for key, text in pieces.items()}
     env |= {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     result = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, run],
+        [sys.executable, "-I", "-S", "-c", code, pool, run],
         env=env,
         capture_output=True,
         text=True,

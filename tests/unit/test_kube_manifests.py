@@ -34,7 +34,7 @@ from pumasi.pools.kubernetes.manifests import (
     Object,
     Owner,
 )
-from pumasi.runs.folder import LARGEST
+from pumasi.program.workdir import LARGEST
 
 RUN_ID = "train-abcde"
 OWNER = Owner("ConfigMap", RUN_ID, "uid-1")

@@ -24,12 +24,12 @@ from pumasi.core.spec import Spec
 from pumasi.errors import DoesNotFit, Forbidden
 from pumasi.pools.base import Order, Request
 from pumasi.pools.kubernetes import manifests
-from pumasi.pools.kubernetes import pool as kubernetes
+from pumasi.pools.kubernetes import runner as kubernetes
 from pumasi.pools.kubernetes.discovery import Room
 from pumasi.pools.kubernetes.manifests import DOMAIN, RUN, WAITING
-from pumasi.pools.kubernetes.pool import KubernetesPool, make_run
 from pumasi.pools.kubernetes.queueing import Left, Waiter, ahead_of, leave_room, read_wish, wish_of, write_wish
 from pumasi.pools.kubernetes.record import BEAT_NOTE, CREATED, STALE, WISH, Record
+from pumasi.pools.kubernetes.runner import KubernetesRunner, make_run
 from pumasi.runs.manager import Manager
 from pumasi.runs.recorder import Recorder
 from tests.fake_cluster import NAMESPACE, FakeApi, Object
@@ -287,7 +287,7 @@ class Team:
             self.api.cluster.create("nodes", "", each)
         self.records: list[Record] = []
 
-    async def run(self, name: str, asked: Spec, namespace: str = NAMESPACE) -> KubernetesPool:
+    async def run(self, name: str, asked: Spec, namespace: str = NAMESPACE) -> KubernetesRunner:
         record = Record(self.api, namespace, name, f"manager/{name}")
         fields = {"state": "queued", "created": float(len(self.records))}
         request = Request(name, asked, PROGRAM, Path(), fields)
@@ -296,7 +296,7 @@ class Team:
         pool.tell = pytest.fail
         return pool
 
-    async def free(self, pool: KubernetesPool) -> list[int]:
+    async def free(self, pool: KubernetesRunner) -> list[int]:
         return [each.free for each in await pool.nodes()]
 
     def label(self, run: str) -> str | None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from pumasi.kube.waiting import end_task, within
+from pumasi.waiting import end_task, within
 from tests.serving import asynchronous
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,9 @@ from pumasi.core.outcome import Verdict
 from pumasi.core.planning import Node
 from pumasi.core.spec import Spec
 from pumasi.errors import ClusterTrouble, DoesNotFit, Forbidden, NotThere, PumasiError, Unreachable, UsageError
-from pumasi.kube.config import Connection
 from pumasi.pools.base import Order, Request
 from pumasi.pools.kubernetes import manifests
-from pumasi.pools.kubernetes import pool as kubernetes
+from pumasi.pools.kubernetes import runner as kubernetes
 from pumasi.pools.kubernetes.manifests import DOMAIN, CodeObjects
 from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.record import Record, anchor_path, path_of, read
@@ -295,13 +294,11 @@ def test_the_notes_of_a_detached_run_are_in_its_record_once(tmp_path: Path, monk
     api, note = three_nodes(), "Left out, because they look like credentials: .env."
     account = {"metadata": {"name": ACCOUNT}}
     api.cluster.create("serviceaccounts", NAMESPACE, account)
-    monkeypatch.setattr(kubernetes, "Api", lambda connection: nullcontext(api))
-    monkeypatch.setattr(kubernetes, "connect", lambda context, environ: Connection("fake", "https://fake", NAMESPACE))
     monkeypatch.setattr(kubernetes, "MANAGER_SECONDS", 0.01)
 
     async def story() -> list[Any]:
         program = PROGRAM._replace(notes=(note,))
-        await kubernetes.detach(Request(RUN, SPEC, program, tmp_path, FIELDS))
+        await kubernetes.make_detached(Request(RUN, SPEC, program, tmp_path, FIELDS), api, NAMESPACE)
         return read(await api.get(path_of(NAMESPACE, RUN))).events
 
     assert [event for _, event in asyncio.run(story())] == [Note(text=note)]
@@ -614,7 +611,7 @@ def test_advice_knows_the_image_the_limit_and_whether_checkpoints_are_kept() -> 
     def setting(**asked: Any) -> Setting:
         spec = parse_spec({**SPEC.dump(), **asked})
         record, code = Record(FakeApi(), NAMESPACE, RUN, "here/1"), CodeObjects("", 0, ())
-        return kubernetes.KubernetesPool(FakeApi(), spec, "none", record, code).setting
+        return kubernetes.KubernetesRunner(FakeApi(), spec, "none", record, code).setting
 
     assert setting(image="mine", memory="64Mi") == Setting("mine", ("64Mi", "128Mi"), keeps_checkpoints=False)
     assert not setting(mounts=["data:/data:ro"]).keeps_checkpoints

@@ -16,8 +16,10 @@ from pumasi.core.launch import Attempt, agent_configs, gang_of
 from pumasi.core.requirements import from_pyproject, parse
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
-from pumasi.runs.packages import CONVERTED, find_setup, setup_files
-from pumasi.runs.session import pack_program
+from pumasi.pools import pool_named
+from pumasi.program.packages import CONVERTED, find_setup, setup_files
+from pumasi.program.site import ThisMachine
+from pumasi.runs.prepare import pack_program
 
 LOCK = """
 version = 1
@@ -59,7 +61,8 @@ def spec(folder: Path, requirements: str | None, **fields: object) -> Spec:
 
 
 def wanted(folder: Path, name: str, **fields: object) -> dict[str, object]:
-    found = find_setup(spec(folder, name, **fields), "python3")
+    asked = spec(folder, name, **fields)
+    found = find_setup(asked, "python3", pool_named(asked.on).site())
     return {**found["requirements"], "key": found["key"], "cache": found["cache"]}
 
 
@@ -152,7 +155,7 @@ def test_another_value_of_a_variable_in_the_list_is_another_environment(tmp_path
 @pytest.mark.parametrize("line", ["a-1.0-py3-none-any.whl", "./lib", "-r https://example.com/common.txt"])
 def test_what_may_change_under_the_same_name_is_no_environment_to_keep(tmp_path: Path, line: str) -> None:
     (tmp_path / "requirements.txt").write_text(f"{line}\n")
-    assert find_setup(spec(tmp_path, "requirements.txt"), sys.executable)["key"] == ""
+    assert find_setup(spec(tmp_path, "requirements.txt"), sys.executable, ThisMachine())["key"] == ""
 
 
 TOKEN = "ghp_0123456789"
@@ -288,4 +291,4 @@ def test_commands_are_lines_or_words(tmp_path: Path) -> None:
 
 
 def test_nothing_is_set_up_unless_it_is_asked_for(tmp_path: Path) -> None:
-    assert find_setup(spec(tmp_path, None), "python3") == {}
+    assert find_setup(spec(tmp_path, None), "python3", ThisMachine()) == {}

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pumasi.catalogue import make_spec
-from pumasi.runs.locate import find_program
+from pumasi.program.find import find_program
+from pumasi.program.site import ThisMachine
 from tests.unit.test_detect import TORCH_ALONE
 
 
@@ -20,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 def notes(folder: Path, **fields: object) -> str:
     words = ("train.py", "{model}", "{init}")
     spec = make_spec(command=words, workdir=str(folder), slots=2, **fields)
-    return "\n".join(find_program(spec, {}).notes)
+    return "\n".join(find_program(spec, {}, ThisMachine()).notes)
 
 
 def test_to_train_apart_is_a_trap_only_for_those_who_want_one_model_together(folder: Path) -> None:

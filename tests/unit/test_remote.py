@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,21 @@ from pumasi.cli.main import main
 from pumasi.core.events import Event, Gap, kind_of, unpack
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.errors import Forbidden, NotFound, Unreachable, UsageError
-from pumasi.kube.config import Connection
-from pumasi.pools.kubernetes import copying, manager_job, manifests
+from pumasi.pools import pool_of
+from pumasi.pools.kubernetes import copying, manager_job, manifests, reach
 from pumasi.pools.kubernetes import runs as remote
 from pumasi.pools.kubernetes.kept_output import Archive
 from pumasi.pools.kubernetes.manifests import CodeObjects, GangSpec, Owner
 from pumasi.pools.kubernetes.record import STALE, Record
-from pumasi.pools.kubernetes.runs import Place, place_of
+from pumasi.pools.kubernetes.runs import target_of
+from pumasi.pools.kubernetes.target import Target
 from pumasi.store import RunRecord, Store
 from pumasi.store.person import this_person
 from tests.fake_cluster import NAMESPACE, FakeApi
 
 RUN = "train-abcde"
 SPEC = {"command": ["train.py"], "on": "k8s:theirs", "slots": 2}
-HERE = Place("fake", NAMESPACE)
+HERE = Target("fake", NAMESPACE)
 STARTED = (1001.0, "started", {"attempt": 0})
 FINISHED = (1005.0, "finished", {"verdict": "done", "reason": "Done.", "hint": ""})
 ENDED = {"state": "done", "ended": 1005.0, "exit_code": 0, "outcome": FINISHED[2]}
@@ -48,12 +48,10 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
     """The cluster that all contexts lead to."""
     api = FakeApi()
 
-    @asynccontextmanager
-    async def reach(place: Place, patience: float = 10.0) -> AsyncIterator[tuple[FakeApi, str]]:
-        yield api, place.namespace or NAMESPACE
+    async def open_api(context: str) -> FakeApi:
+        return api
 
-    monkeypatch.setattr(remote, "reach", reach)
-    monkeypatch.setattr(remote, "connect", lambda context, environ: Connection("fake", "https://fake", NAMESPACE))
+    monkeypatch.setattr(reach, "open_api", open_api)
     monkeypatch.setattr(copying, "POLL", 0.01)
     monkeypatch.setattr("pumasi.kube.watching._FIRST_PAUSE", 0.01)
     return api
@@ -124,7 +122,7 @@ def test_the_runs_of_a_namespace_or_of_all_are_listed_with_the_clusters_time(api
     rows, now = remote.rows(HERE)
     assert [row.run for row in rows] == ["a-aaaaa"]
     assert now > time.time() + 400
-    everywhere, _ = remote.rows(HERE, everywhere=True)
+    everywhere, _ = remote.rows(HERE._replace(everywhere=True))
     assert [(row.run, row.namespace) for row in everywhere] == [("b-bbbbb", "others"), ("a-aaaaa", NAMESPACE)]
 
 
@@ -143,8 +141,8 @@ def test_a_run_that_is_found_is_copied_with_its_place(api: FakeApi, store: Store
     assert (record.id, record.state, record.created, record.attempt) == (RUN, "running", 1000.0, 1)
     assert (record.framework, record.placement, record.detached) == ("torch", {"node-0": 2}, True)
     assert record.spec["command"] == ["train.py"]
-    assert record.is_remote
-    assert place_of(record) == HERE
+    assert pool_of(record).name == "k8s"
+    assert target_of(record) == HERE
     assert told(store) == plain(STARTED)
 
 
@@ -156,9 +154,9 @@ def test_the_newest_of_the_own_is_meant_where_none_is_named_and_the_namespace_is
     make(api, "somebodys-ccccc", created=3.0)
     for own in ("old-aaaaa", "new-bbbbb"):
         start_from(store, own)
-    record = remote.find(store, Place(), None, everywhere=True)
+    record = remote.find(store, Target(everywhere=True), None)
     assert record.id == "new-bbbbb"
-    assert place_of(record) == Place("fake", "others")
+    assert target_of(record) == Target("fake", "others")
 
 
 def start_from(store: Store, run: str) -> None:
@@ -236,16 +234,16 @@ def test_events_of_a_manager_whose_clock_is_late_are_not_lost(api: FakeApi, stor
 
 
 def test_a_hint_where_a_run_is_not_found_leads_to_the_same_place(api: FakeApi, store: Store) -> None:
-    def hint(place: Place, *, everywhere: bool = False) -> str:
+    def hint(target: Target) -> str:
         with pytest.raises(NotFound) as caught:
-            remote.find(store, place, "zzz", everywhere=everywhere)
+            remote.find(store, target, "zzz")
         return caught.value.hint
 
-    assert hint(Place("", "empty")) == "Start one: pumasi run --on k8s --namespace empty train.py"
+    assert hint(Target("", "empty")) == "Start one: pumasi run --on k8s --namespace empty train.py"
     make(api)
-    assert hint(Place()) == "`pumasi ps --on k8s` lists the runs that there are."
+    assert hint(Target()) == "`pumasi ps --on k8s` lists the runs that there are."
     assert hint(HERE) == f"`pumasi ps --on k8s:fake --namespace {NAMESPACE}` lists the runs that there are."
-    assert hint(Place(), everywhere=True) == "`pumasi ps --on k8s -A` lists the runs that there are."
+    assert hint(Target(everywhere=True)) == "`pumasi ps --on k8s -A` lists the runs that there are."
 
 
 @pytest.mark.parametrize(
@@ -254,7 +252,7 @@ def test_a_hint_where_a_run_is_not_found_leads_to_the_same_place(api: FakeApi, s
 def test_who_may_not_list_runs_is_told_where_to_look_instead(api: FakeApi, everywhere: bool, begins: str) -> None:
     api.forbidden.add(("list", "configmaps"))
     with pytest.raises(Forbidden) as caught:
-        remote.rows(HERE, everywhere=everywhere)
+        remote.rows(HERE._replace(everywhere=everywhere))
     assert caught.value.hint.startswith(begins)
     assert "administrator" in caught.value.hint
 
@@ -296,7 +294,7 @@ def test_why_a_detached_run_has_no_manager_is_told(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PUMASI_HOME", str(store.home))
-    monkeypatch.setattr("pumasi.runs.session.start_background", lambda *_: None)
+    monkeypatch.setattr("pumasi.pools.processes.start_manager", lambda *_: None)
     detach(api, BAD_IMAGE)
     found(store)
     api.cluster.ahead = STALE + 5 if silent else 0.0
@@ -629,7 +627,7 @@ def test_a_run_that_nobody_attends_is_adopted_with_its_output(
     def start(store: Store, record: RunRecord, how: str) -> None:
         started.append((record.id, how, log_of(store)))
 
-    monkeypatch.setattr("pumasi.runs.session.start_background", start)
+    monkeypatch.setattr("pumasi.pools.processes.start_manager", start)
     assert copying.attend(store, record) is True
     assert started == [(RUN, "adopt", lines(frame(0, 1)))]
 
@@ -638,3 +636,79 @@ def test_the_content_of_a_record_is_plain_json(api: FakeApi) -> None:
     make(api)
     data = api.cluster.find("configmaps", RUN)["data"]
     assert json.loads(data["spec.json"])["spec"] == SPEC
+
+
+# ---- how a command reaches the cluster
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ps", "--on", "k8s"),
+        ("show", RUN, "--on", "k8s"),
+        ("logs", RUN, "--on", "k8s"),
+        ("metrics", RUN, "--on", "k8s"),
+        ("wait", RUN, "--on", "k8s"),
+        ("attach", RUN, "--on", "k8s"),
+        ("delete", RUN, "--on", "k8s"),
+        ("delete", RUN),
+    ],
+)
+def test_a_command_has_one_event_loop_and_one_connection(
+    api: FakeApi, store: Store, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(make(api), FINISHED, **ENDED)
+    found(store)
+    count_connections(api, monkeypatch)
+    monkeypatch.setenv("PUMASI_HOME", str(store.home))
+    assert main(words) == 0
+    assert opened == ["connection", "loop"]
+
+
+def test_a_stop_has_one_event_loop_and_one_connection(
+    api: FakeApi, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = make(api)
+    write(there, state="running")
+    found(store)
+    count_connections(api, monkeypatch)
+    monkeypatch.setenv("PUMASI_HOME", str(store.home))
+    monkeypatch.setattr("pumasi.pools.kubernetes.KubernetesPool.interval", 0.01)
+    patch = api.patch
+
+    async def stop(path: str, change: Mapping[str, Any]) -> Any:
+        """Its manager hears it, and does."""
+        answer = await patch(path, change)
+        monkeypatch.setattr(api, "patch", patch)
+        there.update({"state": "stopped", "ended": 1005.0, "exit_code": 5, "outcome": {"verdict": "stopped"}})
+        await there._write()
+        return answer
+
+    monkeypatch.setattr(api, "patch", stop)
+    assert main(("stop", RUN, "--on", "k8s")) == 0
+    assert store.run(RUN).state == "stopped"
+    assert opened == ["connection", "loop"]
+
+
+opened: list[str] = []
+
+
+def count_connections(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on."""
+    reach.close()
+    opened.clear()
+    new_loop = asyncio.new_event_loop
+
+    async def open_api(context: str) -> FakeApi:
+        opened.append("connection")
+        opened.sort()
+        return api
+
+    def count_loop() -> asyncio.AbstractEventLoop:
+        opened.append("loop")
+        return new_loop()
+
+    monkeypatch.setattr(reach, "open_api", open_api)
+    monkeypatch.setattr(asyncio, "new_event_loop", count_loop)
+    monkeypatch.setattr("asyncio.events.new_event_loop", count_loop)
+    monkeypatch.setattr("asyncio.runners.events.new_event_loop", count_loop)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pumasi.catalogue import catalogue_for, json_schema, parse_spec
-from pumasi.core.command import program_of, script_of
+from pumasi.core.command import first_word, script_of
 from pumasi.core.fields import parse_duration
 from pumasi.core.flows.average.options import AverageOptions
 from pumasi.core.options import declared
@@ -368,7 +368,7 @@ def test_the_script_is_found_in_the_command(command: str, script: str | None) ->
 
 
 def test_the_program_is_named_without_its_folder() -> None:
-    assert program_of(["/usr/bin/python3", "train.py"]) == "python3"
+    assert first_word(["/usr/bin/python3", "train.py"]) == "python3"
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,11 @@ OPTIONS = {"--np": "--slots", "-np": "--slots"}
 """Synonyms of options, for the verbs that have the option."""
 
 _RUN = "To start a script: pumasi run train.py; in the background: pumasi run -d train.py"
-_POD = "On a cluster: kubectl get pods -l pumasi.dev/run=RUN, then kubectl"
 _VERB_HINTS = {
     "start": _RUN,
     "submit": _RUN,
     "launch": _RUN,
     "queue": "'pumasi ps' lists the runs, also those that wait; 'pumasi show RUN' says what one waits for.",
-    "top": "'pumasi nodes --watch' shows the GPUs (add --on k8s for a cluster), 'pumasi attach RUN' what a run does.",
-    "init": "There is nothing to prepare: pumasi run train.py. 'pumasi setup' is for runs with -d on a cluster.",
-    "exec": f"{_POD} exec -it POD -- sh",
-    "cp": f"{_POD} cp POD:FILE FILE",
 }
 _ALL = "Pumasi takes the number of processes in all, --slots N, and places them itself"
 _OPTION_HINTS = {
@@ -38,16 +33,23 @@ _OPTION_HINTS = {
     "--num-workers": f"{_ALL}. An option of your script stands after the script.",
     "--num-processes": f"{_ALL}. An option of your script stands after the script.",
     "--ntasks": f"{_ALL}.",
-    "--hosts": f"{_ALL}: on a cluster with --on k8s.",
 }
 
 
 def verb_hint(name: str) -> str:
-    return _VERB_HINTS.get(name, "")
+    return _VERB_HINTS.get(name) or _hint_of_pools("verb_hints", name)
 
 
 def option_hint(name: str) -> str:
-    return _OPTION_HINTS.get(name.replace("_", "-"), "")
+    name = name.replace("_", "-")
+    return _OPTION_HINTS.get(name) or _hint_of_pools("option_hints", name)
+
+
+def _hint_of_pools(kind: str, word: str) -> str:
+    from pumasi.cli.pools import others, words_of
+
+    hints = (getattr(words_of(pool), kind).get(word, "") for pool in others())
+    return next(filter(None, hints), "")
 
 
 def translated(words: Sequence[str]) -> list[str]:

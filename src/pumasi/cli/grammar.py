@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pumasi.registry import VERBS
+
 
 class Option(NamedTuple):
     """`value` is what it takes, as the help shows it ("N"); without one it is a switch, and "[N]" may be left out. The
@@ -44,27 +46,6 @@ RUNS = ("RUN",)
 HELP = Option(("-h", "--help"), "show this help")
 JSON = Option(("--json",), "print JSON, for programs")
 
-WHERE = (
-    Option(("--on",), "where to look for the run: k8s, k8s:CONTEXT; else among those known here", "POOL"),
-    Option(("-n", "--namespace"), "in that namespace of the cluster", "NAME"),
-    Option(("-A", "--all-namespaces"), "in all namespaces of the cluster"),
-)
-"""For the verbs that are about a run."""
-
-CLUSTER = "On a cluster"
-NODES = (
-    Option(("--node-selector",), "only nodes with this label *", "KEY=VALUE", group=CLUSTER),
-    Option(
-        ("--toleration",),
-        "nodes with this taint too; KEY alone: any value; all: any taint *",
-        "KEY[=VALUE][:EFFECT]",
-        group=CLUSTER,
-    ),
-    Option(
-        ("--topology",), "labels of nodes that say what is near to what, from narrow to wide *", "LABEL", group=CLUSTER
-    ),
-)
-"""For the verbs that place slots on a cluster's nodes."""
 
 GROUPS: dict[str, dict[str, str]] = {
     "Start": {
@@ -115,5 +96,9 @@ def load(name: str) -> Verb:
     """The verb called `name`: its module is imported only now, since each needs other things."""
     from importlib import import_module
 
-    verb: Verb = import_module(f"pumasi.cli.verbs.{name}").VERB
+    verb: Verb = import_module(module_of(name)).VERB
     return verb
+
+
+def module_of(name: str) -> str:
+    return VERBS.get(name, f"pumasi.cli.verbs.{name}")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pumasi.cli.grammar import EXIT_CODES, GROUPS, HELP, SUMMARIES, Option, Verb, load
+from pumasi.cli.pools import examples_of
 from pumasi.cli.view.text import pad
 
 if TYPE_CHECKING:
@@ -18,13 +19,22 @@ _ABOUT = "Pumasi trains a model on all the machines that you have: this one, or 
 _EXAMPLES = (
     ("pumasi run train.py --epochs 3", "one process; what stands after the script belongs to it"),
     ("pumasi run --slots 4 train.py", "four processes that train one model together"),
-    ("pumasi run --on k8s --gpus 6 train.py", "six GPUs, wherever a cluster has them free"),
-    ("pumasi ps", "what runs, and what ran"),
 )
+_LAST_EXAMPLE = ("pumasi ps", "what runs, and what ran")
+
+
+def _examples() -> list[tuple[str, str]]:
+    return [*_EXAMPLES, *examples_of("help"), _LAST_EXAMPLE]
 
 
 def short_help() -> str:
-    lines = [_ABOUT, "", *_aligned(_EXAMPLES), "", "'pumasi --help' tells all; 'pumasi VERB --help' more of each verb."]
+    lines = [
+        _ABOUT,
+        "",
+        *_aligned(_examples()),
+        "",
+        "'pumasi --help' tells all; 'pumasi VERB --help' more of each verb.",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -33,7 +43,7 @@ def full_help() -> str:
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:", *_aligned(verbs.items(), column=12)]
     lines += ["", "Options:", *_aligned([("--version", "show the version"), ("-h, --help", HELP.help)], column=12)]
-    lines += ["", "Examples:", *_aligned(_EXAMPLES)]
+    lines += ["", "Examples:", *_aligned(_examples())]
     lines += ["", "RUN is a run's id or its beginning; left out, your last run is meant (`delete` asks first)."]
     lines += ["", "Exit codes:", *_aligned((str(code), meaning) for code, meaning in EXIT_CODES)]
     return "\n".join(lines) + "\n"

@@ -63,7 +63,7 @@ def _answer(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help", "--version"):
         return _answer_without_verb(words)
     from pumasi.cli.foreign import translated
-    from pumasi.cli.grammar import SUMMARIES
+    from pumasi.cli.grammar import SUMMARIES, module_of
 
     name, *rest = translated(words)
     if name not in SUMMARIES:
@@ -72,7 +72,7 @@ def _answer(words: Sequence[str]) -> int:
 
     from pumasi.cli.parsing import parse
 
-    module = import_module(f"pumasi.cli.verbs.{name}")
+    module = import_module(module_of(name))
     arguments = parse(module.VERB, rest)
     if arguments.has("help"):
         return _answer_without_verb(["help", name])

@@ -9,14 +9,15 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pumasi.cli.pools import others, place_in
 from pumasi.cli.view.output import say
-from pumasi.errors import ClusterTrouble, NotFound, SpecError, UsageError
+from pumasi.errors import ClusterTrouble, NotFound, UsageError
+from pumasi.pools import pool_of
 from pumasi.registry import FLOWS
 from pumasi.store import EventRow, RunRecord, Store, default_home
 
 if TYPE_CHECKING:
     from pumasi.cli.parsing import Arguments
-    from pumasi.pools.kubernetes.runs import Place
 
 
 def open_store() -> Store:
@@ -27,11 +28,11 @@ def find_run(store: Store, arguments: Arguments, *, output: bool = False, runnin
     """The run that was named, or the last one that was started from here, as it is now: a manager that died meanwhile
     is noticed. `output`: what it wrote is asked for, too. `running_first`: see `Store.find`."""
     record = _find(store, arguments, arguments.rest[0] if arguments.rest else None, running_first=running_first)
-    if output and record.is_remote:
-        from pumasi.pools.kubernetes.copying import copy_logs
+    if output:
+        from pumasi.runs.control import catch_up
 
         try:
-            copy_logs(store, record)
+            catch_up(store, record)
         except ClusterTrouble as trouble:
             say(f"This may not be all: {trouble.message}")
         record = store.run(record.id)
@@ -50,57 +51,26 @@ def _find(
     store: Store, arguments: Arguments, name: str | None, *, running_first: bool, careful: bool = False
 ) -> RunRecord:
     if place := place_in(arguments):
-        from pumasi.pools.kubernetes.runs import find as find_there
-
-        everywhere = arguments.has("all-namespaces")
-        return find_there(store, place, name, everywhere=everywhere, running_first=running_first, careful=careful)
+        pool, scope = place
+        return pool.find(store, scope, name, running_first=running_first, careful=careful)
     from pumasi.runs.control import find
 
     try:
         return find(store, name, running_first=running_first, careful=careful)
     except NotFound as error:
-        hint = "If it runs on a cluster and was started elsewhere: --on k8s looks there."
+        pool = others()[0]
+        hint = f"If it runs on a cluster and was started elsewhere: --on {pool.name} looks there."
         raise NotFound(error.message, f"{error.hint}\n{hint}" if name else error.hint) from None
 
 
 def absence_of(store: Store, record: RunRecord) -> list[str]:
-    """Why its manager is not there, where one should be in a cluster; mostly nothing."""
-    if record.ended is not None or not record.is_remote:
+    """Why its manager is not there, where one should be; mostly nothing."""
+    why = None if record.ended is not None else pool_of(record).why_unattended(store, record)
+    if why is None:
         return []
     from pumasi.cli.view.sentences import absence_words
-    from pumasi.pools.kubernetes.runs import why_unattended
 
-    why = why_unattended(store, record)
-    return absence_words(record.id, why) if why else []
-
-
-def place_in(arguments: Arguments) -> Place | None:
-    """The cluster that --on names, if any."""
-    pool = arguments.last("on")
-    if pool in (None, "local"):
-        for option in ("namespace", "all-namespaces"):
-            if arguments.has(option):
-                raise UsageError(f"--{option} is for clusters.", "Add --on k8s.")
-        return None
-    name, _, context = str(pool).partition(":")
-    if name != "k8s":
-        raise UsageError(f"'{pool}' is no pool that Pumasi knows.", "Write --on local, --on k8s or --on k8s:CONTEXT.")
-    from pumasi.pools.kubernetes.runs import Place
-
-    return Place(context, _namespace_in(arguments))
-
-
-def _namespace_in(arguments: Arguments) -> str:
-    from pumasi.pools.kubernetes import notation
-
-    name = arguments.last("namespace")
-    if name is None:
-        return ""
-    try:
-        notation.namespace(name)
-    except SpecError as error:
-        raise UsageError(f"--namespace: {error.message}.", f"{error.hint.capitalize()}.") from None
-    return name
+    return absence_words(record.id, why)
 
 
 def command_of(record: RunRecord) -> str:
@@ -113,12 +83,18 @@ def size_of(spec: Mapping[str, Any]) -> int:
     with contextlib.suppress(UsageError):  # Of a flow that was installed once.
         if size := FLOWS.get(str(spec.get("strategy", "together"))).size(spec):
             return int(size)
+    nodes = spec.get("nodes")
+    trainers = (len(nodes) if nodes else 1) if spec.get("per_node") else spec.get("slots", 1)
+    return int(trainers) + _beside_trainers(spec)
+
+
+def _beside_trainers(spec: Mapping[str, Any]) -> int:
     from pumasi.catalogue import recorded_spec
     from pumasi.core.frameworks import extra_roles
 
-    nodes = spec.get("nodes")
-    trainers = (len(nodes) if nodes else 1) if spec.get("per_node") else spec.get("slots", 1)
-    return int(trainers) + len(extra_roles(recorded_spec(spec)))
+    with contextlib.suppress(UsageError):  # Of what was installed once.
+        return len(extra_roles(recorded_spec(spec)))
+    return 0
 
 
 def times_of(record: RunRecord, events: Iterable[EventRow]) -> tuple[float, float]:

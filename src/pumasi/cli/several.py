@@ -6,16 +6,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pumasi.cli.grammar import Option
-from pumasi.cli.runs import place_in
+from pumasi.cli.pools import place_in
 from pumasi.cli.view.output import paint, say
 from pumasi.errors import PumasiError, UsageError
+from pumasi.pools import is_of
+from pumasi.pools.pool import Listed
 
 if TYPE_CHECKING:
     from pumasi.cli.parsing import Arguments
-    from pumasi.store import RunRecord, Store
+    from pumasi.store import Store
 
 STATES = (
     *("queued", "starting", "running", "ending", "unattended"),
@@ -27,34 +29,20 @@ _NAMED = 5
 """Runs that a question names before it says how many more there are."""
 
 
-class Candidate(NamedTuple):
-    """`fetch` gives the record, which of a run in a cluster may have to be copied first."""
-
-    id: str
-    state: str
-    ended: float | None
-    fetch: Callable[[], RunRecord]
-
-
-def own_runs(store: Store, arguments: Arguments) -> list[Candidate]:
+def own_runs(store: Store, arguments: Arguments) -> list[Listed]:
     """The runs that were started from here, the newest first: with --on those that the cluster has."""
     if place := place_in(arguments):
-        from pumasi.pools.kubernetes.runs import fetch, rows
-
-        own = store.own()
-        found, now = rows(place, everywhere=arguments.has("all-namespaces"))
-        return [
-            Candidate(row.run, row.state(now), row.ended, partial(fetch, store, place, row))
-            for row in found
-            if row.run in own
-        ]
+        pool, scope = place
+        if listing := pool.list(store, scope):
+            own = store.own()
+            return [run for run in listing.runs if run.id in own]
     from pumasi.runs.control import reconcile
 
     reconcile(store)
     return [
-        Candidate(record.id, record.state, record.ended, partial(store.run, record.id))
+        Listed(record.id, record.state, record.created, record.ended, {}, partial(store.run, record.id))
         for record in store.runs()
-        if record.started_here
+        if record.started_here and (place is None or is_of(record, place[0]))
     ]
 
 
@@ -85,7 +73,7 @@ def agreed(arguments: Arguments, question: str, *, instead: Sequence[str]) -> bo
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def names(runs: Sequence[Candidate]) -> str:
+def names(runs: Sequence[Listed]) -> str:
     """3 runs (train-a, train-b, train-c)"""
     listed = [run.id for run in runs[:_NAMED]]
     more = [f"{len(runs) - _NAMED} more"] if len(runs) > _NAMED else []

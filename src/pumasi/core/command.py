@@ -8,10 +8,9 @@ from itertools import takewhile
 from pathlib import PurePath
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
-_LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec"))
 
 
-def program_of(command: Sequence[str]) -> str:
+def first_word(command: Sequence[str]) -> str:
     return PurePath(command[0]).name
 
 
@@ -24,12 +23,14 @@ def script_of(command: Sequence[str]) -> str | None:
 def target_of(command: Sequence[str]) -> str | None:
     """The file that Python runs in the end, or the module, written as a path."""
     first, *arguments = command
-    program = program_of(command)
+    program = first_word(command)
     if first.endswith(".py"):
         return first
     if _PYTHON.fullmatch(program):
         return _python_target(arguments)
-    if program not in _LAUNCHERS or (program == "accelerate" and arguments[:1] != ["launch"]):
+    from pumasi.core.frameworks import is_launcher
+
+    if not is_launcher((program, *arguments)):
         return None
     before_module = takewhile(lambda argument: argument not in ("-m", "--module"), arguments)
     return next((argument for argument in before_module if argument.endswith(".py")), None)

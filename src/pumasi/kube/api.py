@@ -6,6 +6,7 @@ Whatever goes wrong comes out as a `ClusterTrouble` with a sentence.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import math
 import os
@@ -89,6 +90,12 @@ class Api:
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
+
+    def patient(self, seconds: float) -> Api:
+        """The same connection, for who bears with failures for that long."""
+        other = copy.copy(self)
+        other._patience = seconds
+        return other
 
     @property
     def now(self) -> float:

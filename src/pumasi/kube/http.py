@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import NamedTuple, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from pumasi.kube.waiting import within
+from pumasi.waiting import within
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0

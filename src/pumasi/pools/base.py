@@ -1,4 +1,5 @@
-"""The contract of a pool: a place where tasks run. `pumasi.testing.pools` has the suite that every pool passes."""
+"""The contract of a runner: what a manager needs of a pool while it steers one run; `pool.Pool.open` gives one.
+`pumasi.testing.pools` has the suite that every runner passes."""
 
 from __future__ import annotations
 
@@ -116,25 +117,36 @@ def found_task(kept: Mapping[str, Any]) -> FoundTask:
     return FoundTask(**known, outcome=None if outcome is None else outcome_from(outcome))
 
 
-class Pool(ABC):
-    """`confirm` is how long it may take to be sure of the end of a gang, beyond its grace. A pool that `is_blind` does
-    not know its nodes: whoever runs them places the slots. `setting` is what advice after a failure depends on; `user`
-    is the name that the pool has for who started the run. The manager sets the five callbacks: for what the user should
-    know, for what ends the manager, for a stop that came through the pool, for the reason why there is no such run any
-    more, and `changed` for when what is free may have changed since `nodes` told it: a pool that knows need not be
-    asked again and again."""
+class Runner(ABC):
+    """The manager's hands for one run: where there is room, and gangs that are started, adopted and ended.
+
+    Required: the abstract methods. Guaranteed to the runner: all calls come from one event loop; the manager sets the
+    callbacks before it calls `attend`, and calls nothing after `close` or `let_go`. Guaranteed to the manager: of each
+    order that was launched or adopted, its sink hears everything in order, and at last `ended` or `refused`, once.
+    """
 
     confirm: float = CONFIRM
+    """Seconds beyond its grace that it may take to be sure of the end of a gang."""
     is_blind = False
+    """It does not know its nodes: somebody else places the slots."""
     setting = HERE
+    """What advice after a failure depends on."""
     user = ""
+    """The name that the pool has for who started the run."""
     copy: Copy | None = None
     found: Found | None = None
+    """What another manager has left, for one that adopts."""
     tell: Callable[[str], None]
+    """Set by the manager: what the user should know."""
     fail: Callable[[BaseException], None]
+    """Set by the manager: what ends the manager, and leaves the run as it is."""
     stop: Callable[[bool, str], None]
+    """Set by the manager: a stop that came through the pool; whether by force, and who asked."""
     lose: Callable[[str], None]
+    """Set by the manager: the run is gone, and why."""
     changed: Callable[[], None]
+    """Set by the manager: what is free may have changed since `nodes` told it. A runner that knows need not be asked
+    again and again."""
 
     def attend(self) -> None:  # noqa: B027
         """The manager is there, and can be called."""
@@ -169,12 +181,17 @@ class Pool(ABC):
         """What is held for that task, and nothing of it was launched or is left, is free again."""
 
     @abstractmethod
-    async def launch(self, order: Order, sink: Sink) -> None: ...
+    async def launch(self, order: Order, sink: Sink) -> None:
+        """Start the gang on what was reserved for its task. `sink` hears what becomes of it, from before this returns
+        on; also that it could not be started."""
 
     def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
         """Go on with what another manager has launched; `heard` is the last output that is known of each rank. Only
         for a pool whose gangs outlive their manager."""
         raise NotImplementedError
+
+    async def keep_output(self) -> None:  # noqa: B027
+        """The store of this manager does not last: keep the output of the ranks where others find it."""
 
     @abstractmethod
     def end(self, task: str, attempt: int, grace: float) -> None:

@@ -26,11 +26,11 @@ from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
 from pumasi.errors import ClusterTrouble, DoesNotFit, RunBusy, Unreachable
-from pumasi.kube.waiting import end_task
-from pumasi.pools.base import Found, FoundTask, Order, Pool, kept_task
+from pumasi.pools.base import Found, FoundTask, Order, Runner, kept_task
 from pumasi.registry import FLOWS
 from pumasi.runs.adoption import Adopted, repeat
 from pumasi.runs.recorder import Recorder
+from pumasi.waiting import end_task
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -84,7 +84,9 @@ class Life:
 class Manager:
     """Steers one run from its plan to its outcome. Also the pool's sink: whatever the gangs do comes in here."""
 
-    def __init__(self, run_id: str, folder: str, spec: Spec, program: Program, pool: Pool, recorder: Recorder) -> None:
+    def __init__(
+        self, run_id: str, folder: str, spec: Spec, program: Program, pool: Runner, recorder: Recorder
+    ) -> None:
         self._run_id = run_id
         self._folder = folder
         self._spec = spec

@@ -35,11 +35,6 @@ class RunRecord(NamedTuple):
     def copied(self) -> dict[str, object]:
         return {name: value for name, value in self._asdict().items() if name in COPIED}
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether it lives in a cluster."""
-        return str(self.spec.get("on", "local")).startswith("k8s")
-
 
 COPIED = frozenset(RunRecord._fields) - {"id", "spec", "pid", "started_here"}
 """What the copies of a record have in common, wherever they are kept."""

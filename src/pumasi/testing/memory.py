@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pumasi.core.planning import Node
-from pumasi.pools.base import Order, Pool, Sink
+from pumasi.pools.base import Order, Runner, Sink
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -46,7 +46,7 @@ class World:
             self.over[key] = facts
 
 
-class MemoryPool(Pool):
+class MemoryPool(Runner):
     """With room for so many slots."""
 
     def __init__(self, slots: int, world: World | None = None) -> None:

@@ -21,7 +21,7 @@ from pumasi.core.frames import Frame, parse_frames
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
-from pumasi.pools.base import Order, Pool
+from pumasi.pools.base import Order, Runner
 
 SECONDS = 60.0
 
@@ -91,11 +91,11 @@ class PoolBench:
     it can adopt what an earlier one has let go of. `folder` is where the ranks may find the run's folder, `python` the
     interpreter that they have."""
 
-    pool: Pool
+    pool: Runner
 
     def __init__(
         self,
-        opened: Callable[[bool], AbstractAsyncContextManager[Pool]],
+        opened: Callable[[bool], AbstractAsyncContextManager[Runner]],
         folder: str,
         python: str = sys.executable,
         most_per_node: int | None = None,
@@ -113,7 +113,7 @@ class PoolBench:
         self.witnesses: list[Witness] = []
 
     @asynccontextmanager
-    async def open(self, *, adopt: bool = False) -> AsyncIterator[Pool]:
+    async def open(self, *, adopt: bool = False) -> AsyncIterator[Runner]:
         """And whatever it was used for: the end of an order was the last that was heard of it, and nothing failed
         behind the scenes."""
         async with self._opened(adopt) as pool:

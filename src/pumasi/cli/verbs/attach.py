@@ -7,12 +7,14 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from pumasi.cli.grammar import JSON, RUNS, WHERE, Verb
+from pumasi.cli.grammar import JSON, RUNS, Verb
 from pumasi.cli.parsing import Arguments
+from pumasi.cli.pools import where_options
 from pumasi.cli.runs import find_run, open_store, size_of
 from pumasi.cli.view.output import say
 from pumasi.cli.view.printer import to_streams
 from pumasi.cli.view.sentences import left_words
+from pumasi.pools import pool_of
 
 if TYPE_CHECKING:
     from pumasi.runs.recorder import View
@@ -24,7 +26,7 @@ VERB = Verb(
     about="""Shows the last thousand lines of a run (with --json all of them) and goes on until it ends, as if it had
     been started here; then ends with its exit code. Ctrl-C asks whether to stop the run or to leave it running; without
     a terminal it leaves.""",
-    options=(*WHERE, JSON),
+    options=(*where_options(), JSON),
     takes=(0, 1),
     completes=RUNS,
     examples=(("pumasi attach", "the last run"),),
@@ -57,12 +59,13 @@ def _going_on(store: Store, record: RunRecord) -> RunRecord:
     """A run of several tasks whose manager died gets another one, which goes on with what is done."""
     if record.state != "lost":
         return record
-    from pumasi.runs.session import can_go_on, reopen, start_background
+    from pumasi.pools.processes import start_manager
 
-    if not can_go_on(store, record):
+    pool = pool_of(record)
+    if not pool.can_go_on(store, record):
         return record
     say(f"{record.id} goes on where it was interrupted.")
-    start_background(store, reopen(store, record), "alone")
+    start_manager(store, pool.reopen(store, record), "alone")
     return store.run(record.id)
 
 

@@ -6,18 +6,20 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pumasi.cli.grammar import JSON, RUNS, WHERE, Option, Verb
+from pumasi.cli.grammar import JSON, RUNS, Option, Verb
 from pumasi.cli.parsing import Arguments
+from pumasi.cli.pools import examples_of, where_options
 from pumasi.cli.runs import find_run, find_runs, open_store
 from pumasi.cli.several import STATES, YES, agreed, for_each, names, no_names, own_runs, states_in
 from pumasi.cli.view.output import say, show_json
 from pumasi.cli.view.text import age
 from pumasi.errors import SpecError, UsageError
+from pumasi.pools import pool_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pumasi.cli.several import Candidate
+    from pumasi.pools.pool import Listed
     from pumasi.store import RunRecord, Store
 
 VERB = Verb(
@@ -35,7 +37,7 @@ VERB = Verb(
         Option(("--state",), "those in this state; may be given several times", "STATE", STATES),
         Option(("--force",), "also those that still run: stop them first, at once"),
         YES,
-        *WHERE,
+        *where_options(),
         JSON,
     ),
     takes=(0, None),
@@ -43,7 +45,7 @@ VERB = Verb(
     examples=(
         ("pumasi delete train-x7k2p", ""),
         ("pumasi delete --older-than 7d", ""),
-        ("pumasi delete --state failed --on k8s -y", "without a question"),
+        *examples_of("delete"),
     ),
 )
 _CHOOSING = ("all", "older-than", "state")
@@ -70,7 +72,7 @@ def _last(store: Store, arguments: Arguments) -> list[RunRecord]:
     return [run] if agreed(arguments, f"Delete {about} with its logs and checkpoints?", instead=instead) else []
 
 
-def _chosen(store: Store, arguments: Arguments) -> list[Candidate]:
+def _chosen(store: Store, arguments: Arguments) -> list[Listed]:
     no_names(arguments, next(option for option in _CHOOSING if arguments.has(option)))
     states, oldest = states_in(arguments), _end_before(arguments)
     runs = [
@@ -111,5 +113,4 @@ def _delete(store: Store, arguments: Arguments, fetch: Callable[[], RunRecord]) 
     if arguments.has("json"):
         show_json({"run": record.id, "deleted": True})
     else:
-        there = "here and in the cluster; what it wrote to volumes stays" if record.is_remote else ""
-        say(f"{record.id} is deleted, {there or 'with its logs and checkpoints'}.")
+        say(f"{record.id} is deleted, {pool_of(record).deleted}.")

@@ -9,8 +9,9 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pumasi.cli.grammar import JSON, RUNS, WHERE, Option, Verb
+from pumasi.cli.grammar import JSON, RUNS, Option, Verb
 from pumasi.cli.parsing import Arguments, closest
+from pumasi.cli.pools import where_options
 from pumasi.cli.runs import find_run, open_store, size_of
 from pumasi.cli.view import sentences
 from pumasi.cli.view.board import Board, replayed
@@ -37,7 +38,7 @@ VERB = Verb(
         Option(("--since",), "only what is younger: 10m, 2h, 2026-11-15T21:40", "TIME"),
         Option(("--tail",), "only the last N lines", "N"),
         Option(("-t", "--timestamps"), "put the time in front of each line, with the offset from UTC"),
-        *WHERE,
+        *where_options(),
         JSON._replace(help="print one JSON object a line instead"),
     ),
     takes=(0, 1),
@@ -49,7 +50,6 @@ VERB = Verb(
 )
 _BATCH = 4096
 _POLL = 0.1
-_LOOK_AFTER = 2.0
 """Seconds between looks whether the manager of a followed run still lives."""
 
 
@@ -143,10 +143,7 @@ def _read(store: Store, run_id: str, wanted: dict[str, Any], _: Callable[[], Non
 
 
 def _follow(store: Store, run_id: str, wanted: dict[str, Any], check: Callable[[], None]) -> Iterator[list[Frame]]:
-    from pumasi.runs.control import look_after
-
     log = store.follow_log(run_id, **wanted)
-    looked = time.monotonic()
     patience = _Patience(store, run_id)
     while True:
         patience.tell()
@@ -158,9 +155,6 @@ def _follow(store: Store, run_id: str, wanted: dict[str, Any], check: Callable[[
             return
         check()
         time.sleep(_POLL)
-        if time.monotonic() - looked > _LOOK_AFTER and not record.is_remote:
-            look_after(store, record)
-            looked = time.monotonic()
 
 
 class _Patience:

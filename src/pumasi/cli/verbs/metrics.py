@@ -6,8 +6,9 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pumasi.cli.grammar import JSON, RUNS, WHERE, Option, Verb
+from pumasi.cli.grammar import JSON, RUNS, Option, Verb
 from pumasi.cli.parsing import Arguments, closest
+from pumasi.cli.pools import where_options
 from pumasi.cli.runs import find_run, open_store
 from pumasi.cli.view.board import Board, replayed
 from pumasi.cli.view.output import columns, say, show, show_json
@@ -26,7 +27,7 @@ VERB = Verb(
     options=(
         Option(("--name",), "only this metric, over time", "NAME"),
         Option(("--csv",), "every value, as comma-separated rows"),
-        *WHERE,
+        *where_options(),
         JSON,
     ),
     takes=(0, 1),

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from pumasi.cli.grammar import JSON, Option, Verb
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.runs import absence_of, command_of, open_store, place_in
+from pumasi.cli.pools import examples_of, in_brief, place_in, where_options
+from pumasi.cli.runs import absence_of, command_of, open_store
 from pumasi.cli.several import STATES, states_in
 from pumasi.cli.view.output import columns, is_colourful, paint, paint_row, say, show, show_json
 from pumasi.cli.view.text import age, finite, notable, table, with_finite_metrics
 from pumasi.errors import Unreachable, UsageError
+from pumasi.pools import is_of
 from pumasi.store import RunRecord, Store
 
 if TYPE_CHECKING:
-    from pumasi.pools.kubernetes.record import Row
-    from pumasi.pools.kubernetes.runs import Place
+    from pumasi.pools.pool import Listed, Listing, Pool, Scope
 
 VERB = Verb(
     name="ps",
@@ -33,16 +34,13 @@ VERB = Verb(
         Option(("--mine",), "only runs that were started from here"),
         Option(("-w", "--watch"), "show the list again every two seconds, until Ctrl-C"),
         Option(("-q", "--quiet"), "only their ids, one a line"),
-        Option(("--on",), "the runs of a cluster: k8s, k8s:CONTEXT", "POOL"),
-        Option(("-n", "--namespace"), "in that namespace of the cluster", "NAME"),
-        Option(("-A", "--all-namespaces"), "in all namespaces of the cluster"),
+        *where_options(f"the runs of a cluster: {in_brief()}"),
         JSON,
     ),
     examples=(
         ("pumasi ps", ""),
         ("pumasi stop $(pumasi ps -q | head -1)", "stop the newest"),
-        ("pumasi ps --on k8s -A", "all runs of a cluster"),
-        ("pumasi ps --watch --mine --state running --on k8s", ""),
+        *examples_of("ps"),
     ),
 )
 _LAST = 20
@@ -56,7 +54,7 @@ _HEADS = ("id", "state", "age", "slots", "framework", "last", "command")
 def main(arguments: Arguments) -> int:
     states, place = states_in(arguments), place_in(arguments)
     store = open_store()
-    show_once = partial(_show_cluster, store, place) if place else partial(_show_here, store)
+    show_once = partial(_show_place, store, *place) if place else partial(_show_here, store, None)
     if not arguments.has("watch"):
         show_once(arguments, states)
         return 0
@@ -79,11 +77,15 @@ def _bear_with_cluster() -> Iterator[None]:
         say(trouble.message)
 
 
-def _show_here(store: Store, arguments: Arguments, states: Collection[str]) -> None:
+def _show_here(store: Store, pool: Pool | None, arguments: Arguments, states: Collection[str]) -> None:
+    """What the store knows, of all pools or of one."""
+    chooses = states or pool or arguments.has("mine")
     known = [
         record
-        for record in _records(store, None if states or arguments.has("mine") or arguments.has("all") else _LAST + 1)
-        if (not states or record.state in states) and (record.started_here or not arguments.has("mine"))
+        for record in _records(store, None if chooses or arguments.has("all") else _LAST + 1)
+        if (not states or record.state in states)
+        and (record.started_here or not arguments.has("mine"))
+        and (pool is None or is_of(record, pool))
     ]
     records = known if arguments.has("all") else known[:_LAST]
     if arguments.has("json"):
@@ -139,48 +141,38 @@ def _paint_table(
     show(map(paint_row, lines, states) if is_colourful(sys.stdout) else lines)
 
 
-_CLUSTER_HEADS = ("namespace", "id", "state", "age", "slots", "framework", "user", "command")
-
-
-def _show_cluster(store: Store, place: Place, arguments: Arguments, states: Collection[str]) -> None:
-    from pumasi.cli.view.sentences import absence_words
-    from pumasi.pools.kubernetes.runs import rows, whys_unattended
-
-    known, now = rows(place, everywhere=arguments.has("all-namespaces"))
-    own = store.own() if arguments.has("mine") else {row.run for row in known}
-    fitting = [row for row in known if (not states or row.state(now) in states) and row.run in own]
+def _show_place(store: Store, pool: Pool, scope: Scope, arguments: Arguments, states: Collection[str]) -> None:
+    """What the place itself knows."""
+    listing = pool.list(store, scope)
+    if listing is None:
+        _show_here(store, pool, arguments, states)
+        return
+    own = store.own() if arguments.has("mine") else {run.id for run in listing.runs}
+    fitting = [run for run in listing.runs if (not states or run.state in states) and run.id in own]
     found = fitting if arguments.has("all") else fitting[:_LAST]
     if arguments.has("json"):
-        show_json([_row_values(row, now) for row in found])
+        show_json([run.values for run in found])
     elif arguments.has("quiet"):
-        show(row.run for row in found)
+        show(run.id for run in found)
     elif found:
-        values = [{**_row_values(row, now), "age": age(now - row.created)} for row in found]
-        cells = [tuple(str(each[head]) for head in _CLUSTER_HEADS) for each in values]
-        _paint_table(_CLUSTER_HEADS, cells, [str(each["state"]) for each in values], right=(3, 4))
+        _show_listing(listing, found)
         if len(fitting) > len(found):
             say(_MORE)
-        for run, why in whys_unattended(place, found, now).items():
+        for run, why in pool.whys_unattended(scope, found, listing.now).items():
+            from pumasi.cli.view.sentences import absence_words
+
             say(*absence_words(run, why))
-    elif known:
+    elif listing.runs:
         say("No run in the cluster matches.")
     else:
-        say("The cluster has no runs there.", f"Start one: pumasi run {place.words} train.py")
+        say(*listing.nothing)
 
 
-def _row_values(row: Row, now: float) -> dict[str, object]:
-    return {
-        "namespace": row.namespace,
-        "id": row.run,
-        "state": row.state(now),
-        "created": row.created,
-        "slots": int(row.number("slots") or 1),
-        "framework": row.note("framework"),
-        "exit_code": None if (code := row.number("exit-code")) is None else int(code),
-        "user": row.note("user"),
-        "host": row.note("host"),
-        "command": row.note("command"),
-    }
+def _show_listing(listing: Listing, found: Sequence[Listed]) -> None:
+    values = [{**run.values, "age": age(listing.now - run.created)} for run in found]
+    cells = [tuple(str(each[head]) for head in listing.heads) for each in values]
+    right = [column for column, head in enumerate(listing.heads) if head in ("age", "slots")]
+    _paint_table(listing.heads, cells, [run.state for run in found], right=right)
 
 
 def _last_metrics(store: Store, record: RunRecord) -> dict[str, float]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pumasi.cli.foreign import is_count
 from pumasi.cli.grammar import JSON, Option, Verb
 from pumasi.cli.options import flags_in, options_of_installed, options_of_runs
 from pumasi.cli.parsing import Arguments
+from pumasi.cli.pools import examples_of
 from pumasi.cli.runs import open_store, size_of
 from pumasi.cli.view.output import say, show, show_json
 from pumasi.cli.view.sentences import left_words
 from pumasi.core.options import OUTPUT
 from pumasi.errors import UsageError
-from pumasi.registry import FLOWS
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -55,7 +55,7 @@ VERB = Verb(
         ("pumasi run --per-node -- torchrun train.py", "the launcher starts its own"),
         ("pumasi run -d train.py; pumasi attach", "in the background, and back to it"),
         ("pumasi run --requirements requirements.txt train.py", "with these packages installed first"),
-        ("pumasi run --on k8s --gpus 6 --image IMG train.py", "on the GPUs of a cluster"),
+        *examples_of("run"),
     ),
 )
 
@@ -72,9 +72,7 @@ def main(arguments: Arguments) -> int:
     is_plan = arguments.has("dry-run")
     spec = build_spec(flags_of(arguments), current_folder(), os.environ, without_values=is_plan)
     if is_plan:
-        if spec.pool != "local" and FLOWS.get(spec.strategy).is_single:
-            return _preview_there(spec, arguments)
-        return _preview(spec, as_json=arguments.has("json"))
+        return _preview(spec, arguments)
     if arguments.has("detach"):
         return _detach(spec, arguments)
     return _run_here(spec, arguments)
@@ -85,9 +83,15 @@ def flags_of(arguments: Arguments) -> dict[str, object]:
 
 
 def _run_here(spec: Spec, arguments: Arguments) -> int:
+    """At a terminal the run can be left: then the process that the shell waits for is another one, from the start."""
+    from pumasi.runs.foreground import split
+
+    foreground = split() if sys.stdin.isatty() and sys.stderr.isatty() else None
+    if isinstance(foreground, int):
+        return foreground
     from pumasi.cli.view.printer import to_streams_patiently
     from pumasi.cli.view.views import choose_view
-    from pumasi.runs.session import run
+    from pumasi.runs.terminal import run
 
     view = choose_view(
         to_streams_patiently,
@@ -97,21 +101,18 @@ def _run_here(spec: Spec, arguments: Arguments) -> int:
         words=sys.argv[2:],
     )
     try:
-        outcome = run(open_store(), spec, view, terminal=sys.stdin.isatty() and sys.stderr.isatty())
+        outcome = run(open_store(), spec, view, foreground=foreground)
     finally:
         view.close()
     return outcome.verdict.exit_code if outcome else 0
 
 
 def _detach(spec: Spec, arguments: Arguments) -> int:
-    if spec.pool == "local":
-        from pumasi.runs.session import detach
+    from pumasi.pools import pool_named
+    from pumasi.runs.background import detach
 
-        record, _ = detach(open_store(), spec)
-    else:
-        from pumasi.pools.kubernetes.runs import detach as detach_there
-
-        record = detach_there(open_store(), spec, say, warn=say)
+    warn = say if pool_named(spec.on).tells_notes else lambda text: None
+    record = detach(open_store(), spec, say, warn)
     if arguments.has("json"):
         show_json({"run": record.id})
         return 0
@@ -122,58 +123,12 @@ def _detach(spec: Spec, arguments: Arguments) -> int:
     return 0
 
 
-def _preview(spec: Spec, *, as_json: bool) -> int:
-    from pumasi.runs.session import preview
+def _preview(spec: Spec, arguments: Arguments) -> int:
+    from pumasi.runs.preview import preview
 
-    told: dict[str, Any] = preview(spec)
-    if as_json:
-        show_json(told)
-    else:
-        show(_outline(told))
-    return 0
-
-
-def _preview_there(spec: Spec, arguments: Arguments) -> int:
-    """The objects themselves. What only programs read is cut short in YAML, which is for people."""
-    import asyncio
-
-    from pumasi.kube.documents import abridged, to_yaml
-    from pumasi.pools.kubernetes.rehearsal import preview_cluster
-    from pumasi.runs.session import prepare
-    from pumasi.store import default_home
-
-    spec, program, packed = prepare(spec, default_home(os.environ), say)
-    objects = asyncio.run(preview_cluster(spec, program, packed, say, detached=arguments.has("detach")))
-    for note in program.notes:
-        say(note)
+    shown = preview(spec, say, detached=arguments.has("detach"))
     if arguments.has("json"):
-        show_json(objects)
+        show_json(shown.value)
     else:
-        remark = "What would be made, and is not. Long texts are cut short here: --json prints all of them."
-        sys.stdout.write(to_yaml(map(abridged, objects), [remark]))
+        sys.stdout.write(shown.text)
     return 0
-
-
-def _outline(value: Any, indent: str = "") -> list[str]:
-    """Nested values as one would write them in YAML."""
-    lines: list[str] = []
-    pairs = value.items() if isinstance(value, dict) else (("-", item) for item in value)
-    for key, item in pairs:
-        head = f"{indent}{key}" if key == "-" else f"{indent}{key}:"
-        if isinstance(item, (dict, list, tuple)) and item:
-            lines += [head, *_outline(item, indent + "  ")]
-        else:
-            lines.append(f"{head} {_scalar(item)}")
-    return lines
-
-
-def _scalar(value: Any) -> str:
-    """In quotes where YAML would take it for something else."""
-    import json
-    import re
-
-    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z/.~][\w/.,+@%=~-]*", value)
-    return value if plain and value.lower() not in _YAML_WORDS else json.dumps(value, ensure_ascii=False)
-
-
-_YAML_WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "~", "y", "n"))

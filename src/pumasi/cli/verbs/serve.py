@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pumasi.cli.grammar import CLUSTER, JSON, NODES, Option, Verb
+from pumasi.cli.grammar import JSON, Option, Verb
 from pumasi.cli.parsing import Arguments
+from pumasi.cli.pools import given, kind_of, no_nodes, others, pool_with_nodes
 from pumasi.cli.view.output import say
 from pumasi.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.status import Status
 
+    from pumasi.pools.pool import Pool
     from pumasi.serve.running import Started
 
 _MOST_PORT = 65535
 MOST = 10_000_000
 
+
+def elsewhere() -> list[Any]:
+    """What serves models in other pools: see `Pool.serving`."""
+    return [serving for pool in others() if (serving := pool.serving()) is not None]
+
+
+def _options() -> list[Option]:
+    return [option for each in elsewhere() for option in each.OPTIONS]
+
+
 VERB = Verb(
     name="serve",
     usage=(
         "pumasi serve FILE [options]",
-        "pumasi serve FILE --on k8s[:CONTEXT] --image IMAGE [options]",
-        "pumasi serve --on k8s[:CONTEXT] --list",
-        "pumasi serve --on k8s[:CONTEXT] --token|--remove --name NAME",
+        *(line for each in elsewhere() for line in each.USAGE),
     ),
     about="""Serves a trained model as a page and a JSON API: a .keras or .h5 file of Keras, or a TorchScript .pt. What
     people type is turned into numbers as it was for the training, by FILE.preprocessing.json: docs/serve.md says how a
@@ -35,11 +46,9 @@ VERB = Verb(
     Only this machine can ask, unless --host says otherwise; then only who has the token that is printed. Ctrl-C ends
     it at once; SIGTERM lets it finish what it is answering.
 
-    With --on k8s a cluster serves it, also when you are gone: FILE, and what belongs to it, goes onto a volume there;
-    under /volume/ it is there already. The same command with another FILE, or other options, changes what is served
-    without a request being lost. Who needs a token has the same one before and after.
-
-    Options whose help ends in * may be given several times.""",
+    """
+    + "".join(f"{each.ABOUT}\n\n" for each in elsewhere())
+    + "Options whose help ends in * may be given several times.",
     options=(
         Option(("--vote",), "all models of this folder answer too; the mean counts", "DIR"),
         Option(("--preprocessing",), "the file that says how inputs become numbers", "FILE"),
@@ -51,29 +60,7 @@ VERB = Verb(
         Option(("--rate",), "requests a second of each client; 0: no limit (default: 100, on a cluster 0)", "N"),
         Option(("--for",), "end when nobody has asked anything for so long", "SECONDS"),
         JSON,
-        Option(("--on",), "serve it on a cluster: k8s, or k8s:CONTEXT of your kubeconfig", "POOL", group=CLUSTER),
-        Option(("-n", "--namespace"), "the namespace (default: that of the kubeconfig)", "NAME", group=CLUSTER),
-        Option(("--name",), "what it is called there (default: as FILE is)", "NAME", group=CLUSTER),
-        Option(("--image",), "an image with numpy and the framework of the model", "IMAGE", group=CLUSTER),
-        Option(("--python",), "the Python in it (default: python3)", "PATH", group=CLUSTER),
-        Option(
-            ("--volume",),
-            "the volume for the files, by its claim; made where it is not there (default: as --name)",
-            "NAME[:SIZE]",
-            group=CLUSTER,
-        ),
-        Option(
-            ("--expose",),
-            "for whom: ClusterIP (default): the cluster; NodePort: who reaches its nodes; LoadBalancer",
-            "HOW",
-            ("ClusterIP", "NodePort", "LoadBalancer"),
-            CLUSTER,
-        ),
-        *NODES[:2],
-        Option(("--dry-run",), "print the objects as YAML, and make nothing", group=CLUSTER),
-        Option(("--list",), "list what is served in the namespace, and how to reach it", group=CLUSTER),
-        Option(("--token",), "print the token of what is served as --name, and its address", group=CLUSTER),
-        Option(("--remove",), "remove what is served as --name; the volume stays", group=CLUSTER),
+        *_options(),
     ),
     takes=(0, 1),
     completes=("FILE",),
@@ -81,32 +68,41 @@ VERB = Verb(
         ("pumasi serve final.keras", ""),
         ("pumasi serve final.keras --vote runs", "all models of runs vote"),
         ("pumasi serve final.keras --host 0.0.0.0", "for others, who need the token in the address"),
-        ("pumasi serve final.keras --on k8s --image IMG", "by a cluster, also when you are gone"),
-        ("pumasi serve --on k8s --list", "what the cluster serves"),
+        *(example for each in elsewhere() for example in each.EXAMPLES),
     ),
 )
 
 
-_ABOUT_SERVED = ("list", "token", "remove")
-"""Options about what is served already."""
 _HERE_ONLY = ("host", "port", "for")
-_CLUSTER_ONLY = tuple(option.key for option in VERB.options if option.group == CLUSTER and option.key != "on")
 
 
 def main(arguments: Arguments) -> int:
-    is_far = arguments.has("on")
-    if wrong := next(filter(arguments.has, _HERE_ONLY if is_far else _CLUSTER_ONLY), None):
-        if is_far:
-            raise UsageError(f"--{wrong} is for this machine, but --on names a cluster.", "Leave one of the two out.")
-        raise UsageError(f"--{wrong} is for clusters.", "Add --on k8s.")
-    if not arguments.rest and not any(map(arguments.has, _ABOUT_SERVED)):
-        raise UsageError("'pumasi serve' needs FILE.", f"Usage: {VERB.usage[0]}")
-    if not is_far:
+    if not arguments.has("on"):
+        for pool in others():
+            for key in given(arguments, [each for each in _options_of(pool) if each.key != "on"]):
+                raise UsageError(f"--{key} is for {kind_of(pool)}.", f"Add --on {pool.name}.")
+        _check_file(arguments, [])
         return _serve_here(arguments)
-    from pumasi.cli import serving
-
+    if wrong := next(filter(arguments.has, _HERE_ONLY), None):
+        raise UsageError(f"--{wrong} is for this machine, but --on names a cluster.", "Leave one of the two out.")
+    word = arguments.last("on") or ""
+    serving = pool_with_nodes(word).serving()
+    if serving is None:
+        raise no_nodes(word)
+    _check_file(arguments, serving.WITHOUT_FILE)
     with Telling("asking the cluster …") as telling:
-        return serving.main(arguments, telling)
+        code: int = serving.main(arguments, telling)
+        return code
+
+
+def _options_of(pool: Pool) -> Sequence[Option]:
+    serving = pool.serving()
+    return serving.OPTIONS if serving else ()
+
+
+def _check_file(arguments: Arguments, without: Sequence[str]) -> None:
+    if not arguments.rest and not any(map(arguments.has, without)):
+        raise UsageError("'pumasi serve' needs FILE.", f"Usage: {VERB.usage[0]}")
 
 
 def _serve_here(arguments: Arguments) -> int:

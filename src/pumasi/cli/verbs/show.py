@@ -7,8 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pumasi.cli.grammar import JSON, RUNS, WHERE, Verb
+from pumasi.cli.grammar import JSON, RUNS, Verb
 from pumasi.cli.parsing import Arguments
+from pumasi.cli.pools import where_options
 from pumasi.cli.runs import absence_of, command_of, find_run, open_store, times_of
 from pumasi.cli.view import sentences
 from pumasi.cli.view.board import Board, replayed
@@ -19,13 +20,14 @@ from pumasi.core import events
 from pumasi.core.events import Event
 from pumasi.core.person import Person
 from pumasi.core.printable import clean
+from pumasi.pools import pool_of
 from pumasi.store import EventRow, RunRecord, Store
 
 VERB = Verb(
     name="show",
     usage=("pumasi show [RUN] [options]",),
     about="Tells everything about a run: what was asked for, where it ran, what happened when, how it ended.",
-    options=(*WHERE, JSON),
+    options=(*where_options(), JSON),
     takes=(0, 1),
     completes=RUNS,
     examples=(("pumasi show", "the last run"), ("pumasi show train-x7 --json", "")),
@@ -81,7 +83,7 @@ def _facts(store: Store, record: RunRecord) -> list[str]:
         "command": command_of(record),
         "by": str(Person(record.user, record.host)) if record.user else "",
         "in": str(record.spec.get("workdir", "")),
-        "on": f"{record.spec['on']}, namespace {record.spec.get('namespace')}" if record.is_remote else "",
+        "on": pool_of(record).place_words(record),
         "slots": _placed(record),
         "framework": record.framework,
         "attempt": f"{record.attempt} (the first is 0)" if record.attempt else "",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pumasi.cli.grammar import JSON, RUNS, WHERE, Option, Verb
+from pumasi.cli.grammar import JSON, RUNS, Option, Verb
 from pumasi.cli.parsing import Arguments
+from pumasi.cli.pools import examples_of, where_options
 from pumasi.cli.runs import find_runs, open_store
 from pumasi.cli.several import YES, agreed, for_each, names, no_names, own_runs
 from pumasi.cli.view.output import say, show_json
@@ -14,7 +15,7 @@ from pumasi.cli.view.output import say, show_json
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pumasi.cli.several import Candidate
+    from pumasi.pools.pool import Listed
     from pumasi.store import RunRecord, Store
 
 VERB = Verb(
@@ -28,7 +29,7 @@ VERB = Verb(
         Option(("--force",), "kill at once"),
         Option(("--all",), "all runs that were started from here and have not ended"),
         YES,
-        *WHERE,
+        *where_options(),
         JSON,
     ),
     takes=(0, None),
@@ -36,7 +37,7 @@ VERB = Verb(
     examples=(
         ("pumasi stop", "the last run"),
         ("pumasi stop train-x7k2p --force", ""),
-        ("pumasi stop --all --on k8s", "all that you have started there"),
+        *examples_of("stop"),
     ),
 )
 
@@ -53,7 +54,7 @@ def main(arguments: Arguments) -> int:
     return refused or unseen
 
 
-def _all(store: Store, arguments: Arguments) -> list[Candidate]:
+def _all(store: Store, arguments: Arguments) -> list[Listed]:
     no_names(arguments, "all")
     runs = [run for run in own_runs(store, arguments) if run.ended is None]
     if not runs:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pumasi.cli.grammar import JSON, RUNS, WHERE, Option, Verb
+from pumasi.cli.grammar import JSON, RUNS, Option, Verb
 from pumasi.cli.parsing import Arguments
+from pumasi.cli.pools import where_options
 from pumasi.cli.runs import absence_of, find_run, open_store, times_of
 from pumasi.cli.view import sentences
 from pumasi.cli.view.output import say, show_json
@@ -18,7 +19,7 @@ VERB = Verb(
     usage=("pumasi wait [RUN] [options]",),
     about="""Waits until a run ends, and ends with the exit code that the run ended with; with 4 when the run has not
     ended in time. The run does not mind either way.""",
-    options=(Option(("--timeout",), "wait at most so long: 90, 15m, 2h", "TIME"), *WHERE, JSON),
+    options=(Option(("--timeout",), "wait at most so long: 90, 15m, 2h", "TIME"), *where_options(), JSON),
     takes=(0, 1),
     completes=RUNS,
     examples=(

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from pumasi.cli.view.text import aligned, count, duration, notable, table
 from pumasi.core import events
+from pumasi.registry import DEFAULT_POOL
 
 if TYPE_CHECKING:
     from pumasi.core.events import Event
-    from pumasi.pools.kubernetes.pod_facts import Refusal
+    from pumasi.pools.pool import Absence
 
 _VERDICTS = {
     "done": "is done",
@@ -33,7 +34,7 @@ def plan_line(run: str, event: events.Planned) -> str:
 
 def flow_line(run: str, event: events.FlowBegun) -> str:
     """imdb-x7k2p · 5 trainers apart, 4 rounds of averaging · jax (train.py imports keras)"""
-    where = "" if event.on == "local" else f"on {event.on}"
+    where = "" if event.on == DEFAULT_POOL else f"on {event.on}"
     return " · ".join(part for part in (run, event.title, where, _framework(event)) if part)
 
 
@@ -58,7 +59,7 @@ def where(event: events.Planned) -> str:
     if event.unplaced:
         return f"{slots}, wherever the cluster's scheduler puts them"
     if len(event.placement) < 2:
-        return f"{slots} on {event.chief if event.on != 'local' else 'this machine'}"
+        return f"{slots} on {event.chief if event.on != DEFAULT_POOL else 'this machine'}"
     shares = ", ".join(f"{share} on {node}" for node, share in event.placement.items())
     return f"{slots}: {shares}; the chief on {event.chief}" if event.chief else f"{slots}: {shares}"
 
@@ -125,7 +126,7 @@ def _task(event: events.Waiting | events.Restarting | events.Ending) -> str:
     return f"{event.task}: " if event.task else ""
 
 
-def absence_words(run: str, why: Refusal) -> list[str]:
+def absence_words(run: str, why: Absence) -> list[str]:
     """For a run whose manager is not there."""
     return [f"{run} has no manager: {why.reason}", *([why.hint] if why.hint else [])]
 
@@ -162,9 +163,9 @@ def fetching(run: str, end: events.Finished) -> list[str]:
     """How to have what it left on a volume, if it did."""
     if not end.result:
         return []
-    from pumasi.cli.fetching import fetch_lines
+    from pumasi.pools import known_pools
 
-    return fetch_lines(run, end.result)
+    return [line for pool in known_pools() for line in pool.fetch_lines(run, end.result)]
 
 
 def next_commands(run: str, end: events.Finished, words: Sequence[str] | None, has_metrics: bool) -> list[str]:

@@ -45,7 +45,7 @@ def environment(package: Object) -> list[Object]:
 
 
 def boot(who: str, module: str) -> str:
-    """A program for `python -c`, which calls `main` of the module with its first argument."""
+    """A program for `python -c`, which calls `main` of the module with its arguments."""
     return (
         "import base64,io,os,sys,zipfile;"
         f"sys.version_info>={OLDEST_PYTHON} or sys.exit('{who} needs Python {'.'.join(map(str, OLDEST_PYTHON))}.');"
@@ -54,5 +54,5 @@ def boot(who: str, module: str) -> str:
         f"zipfile.ZipFile(io.BytesIO(packed)).extractall('{FOLDER}/package');"
         f"sys.path.insert(0,'{FOLDER}/package');"
         f"from {module} import main;"
-        "sys.exit(main(sys.argv[1]))"
+        "sys.exit(main(*sys.argv[1:]))"
     )

@@ -6,27 +6,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
 
 from pumasi.core.events import Gap
 from pumasi.core.flows import log_of
 from pumasi.core.frames import separate, unheard
-from pumasi.errors import ClusterTrouble, NotThere
+from pumasi.errors import NotThere
 from pumasi.kube.api import Api
 from pumasi.kube.logs import Sieve, follow
+from pumasi.pools import processes
 from pumasi.pools.kubernetes import kept_output, manifests
 from pumasi.pools.kubernetes import record as records
 from pumasi.pools.kubernetes import runs as remote
 from pumasi.pools.kubernetes.pod_facts import Seen, see
+from pumasi.pools.kubernetes.reach import Asked, ask, begin
 from pumasi.pools.kubernetes.record import Content
+from pumasi.pools.kubernetes.runs import target_of
 from pumasi.runs.recorder import Recorder, Unwatched
-from pumasi.store.records import RunRecord
-
-if TYPE_CHECKING:
-    from pumasi.store import Store
+from pumasi.store import RunRecord, Store
 
 POLL = 1.0
 
@@ -38,23 +38,44 @@ def copy_logs(store: Store, record: RunRecord) -> None:
     with _only_one(store, record.id) as mine:
         if mine:
             with contextlib.suppress(NotThere):
-                asyncio.run(_copy(store, record, live=False))
+                ask(target_of(record), partial(_copy, store.home, record, live=False))
 
 
 @contextlib.contextmanager
 def copied(store: Store, record: RunRecord) -> Iterator[Callable[[], None]]:
     """As long as this lasts, the copy in the store follows the run. Whoever reads it calls what this gives now and
-    then: trouble with the cluster, after which nothing more will come, is raised there."""
+    then: trouble with the cluster, after which nothing more will come, is raised there; and a run that nobody steers
+    gets a manager."""
     with _only_one(store, record.id) as mine:
         if not mine:
             yield lambda: None
             return
-        thread = _Thread(store, record)
-        thread.start()
+        copy = _LiveCopy(store, record)
         try:
-            yield thread.check
+            yield copy.check
         finally:
-            thread.stop()
+            copy.stop()
+
+
+class _LiveCopy:
+    """Goes on while the command does, on the loop of `reach`."""
+
+    def __init__(self, store: Store, record: RunRecord) -> None:
+        self._store = store
+        self._record = record
+        self._copying: Asked[bool] | None = self._begin()
+
+    def _begin(self) -> Asked[bool]:
+        return begin(target_of(self._record), partial(_copy_to_end, self._store.home, self._record), records.PATIENCE)
+
+    def check(self) -> None:
+        if self._copying is None or not self._copying.is_over or self._copying.answer():
+            return
+        self._copying = None if attend(self._store, self._record) else self._begin()
+
+    def stop(self) -> None:
+        if self._copying is not None:
+            self._copying.stop()
 
 
 def attend(store: Store, record: RunRecord) -> bool:
@@ -63,49 +84,9 @@ def attend(store: Store, record: RunRecord) -> bool:
         return True
     if remote.is_attended(record):
         return False
-    from pumasi.runs.session import start_background
-
     copy_logs(store, record)
-    start_background(store, store.run(record.id), "adopt")
+    processes.start_manager(store, store.run(record.id), "adopt")
     return True
-
-
-class _Thread(threading.Thread):
-    def __init__(self, store: Store, record: RunRecord) -> None:
-        super().__init__(daemon=True)
-        self._home = store.home
-        self._record = record
-        self._loop = asyncio.new_event_loop()
-        self._task: asyncio.Task[bool] | None = None
-        self.trouble: ClusterTrouble | None = None
-
-    def run(self) -> None:
-        from pumasi.store import Store
-
-        store = Store.open(self._home)
-        self._task = self._loop.create_task(_copy(store, self._record, live=True))
-        try:
-            if not self._loop.run_until_complete(self._task):
-                attend(store, self._record)
-        except asyncio.CancelledError:
-            pass
-        except NotThere:
-            remote.close(store, self._record)
-        except ClusterTrouble as trouble:
-            self.trouble = trouble
-        finally:
-            store.close()
-
-    def check(self) -> None:
-        if self.trouble is not None:
-            raise self.trouble
-
-    def stop(self) -> None:
-        while self.is_alive():
-            if self._task is not None:
-                with contextlib.suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._task.cancel)
-            self.join(0.05)
 
 
 @contextlib.contextmanager
@@ -120,8 +101,19 @@ def _only_one(store: Store, run: str) -> Iterator[bool]:
             yield True
 
 
-async def _copy(store: Store, record: RunRecord, *, live: bool) -> bool:
-    async with remote.reach(remote.place_of(record), records.PATIENCE if live else 10.0) as (api, namespace):
+async def _copy_to_end(home: Path, record: RunRecord, api: Api, namespace: str) -> bool:
+    """False where nobody steers the run."""
+    try:
+        return await _copy(home, record, api, namespace, live=True)
+    except NotThere:
+        with contextlib.closing(Store.open(home)) as store:
+            remote.close(store, record)
+        return True
+
+
+async def _copy(home: Path, record: RunRecord, api: Api, namespace: str, *, live: bool) -> bool:
+    """With a store of its own: this thread is not that of the command."""
+    with contextlib.closing(Store.open(home)) as store:
         return await _Copying(store, record.id, api, namespace).run(live=live)
 
 
@@ -163,6 +155,7 @@ class _Copying:
         finally:
             for task in self._readers.values():
                 task.cancel()
+            await asyncio.gather(*self._readers.values(), return_exceptions=True)
 
     async def _read_archive(self) -> None:
         for attempt, frames in await kept_output.read(self._api, self._namespace, self._run):

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from pumasi.errors import ClusterTrouble, Forbidden, Unreachable
 from pumasi.kube.api import Api
-from pumasi.kube.waiting import end_task
 from pumasi.pools.kubernetes.discovery import NOT_ENDED, Object
 from pumasi.pools.kubernetes.manifests import WAITING
 from pumasi.pools.kubernetes.record import BEAT_NOTE
+from pumasi.waiting import end_task
 
 COALESCE = 0.05
 """Seconds in which changes are gathered: the pods of a gang end together."""

@@ -14,17 +14,15 @@ TRIES = 20
 """How often its pod is started again when it fails; being evicted does not count."""
 _PARTS = ("agent", "core", "data", "kube", "models", "pools", "store")
 _MODULES = (
-    *("__init__", "catalogue", "errors", "registry", "report"),
-    *(f"runs/{name}" for name in ("__init__", "adoption", "manager", "recorder")),
+    *("__init__", "catalogue", "errors", "registry", "report", "waiting"),
+    *(f"runs/{name}" for name in ("__init__", "adoption", "detached", "manager", "recorder")),
 )
-_LEFT_OUT = frozenset(
-    f"{name}.py"
-    for name in (
-        *("core/credentials", "core/ignoring", "kube/documents"),
-        *(f"pools/kubernetes/{name}" for name in ("copying", "rehearsal", "rendering", "runs")),
-        *(f"pools/kubernetes/serving/{name}" for name in ("__init__", "deploying", "objects", "rollout", "served")),
-        *("pools/local/gpus", "pools/local/pool"),
-    )
+_LEFT_OUT = (
+    *("core/credentials.py", "core/ignoring.py", "kube/documents.py", "pools/processes.py"),
+    *(f"pools/local/{name}.py" for name in ("looking", "runner", "site")),
+    *(f"pools/kubernetes/{name}.py" for name in ("copying", "fetching", "nodes", "reach", "rehearsal", "rendering")),
+    *(f"pools/kubernetes/{name}.py" for name in ("command_line", "runs", "settling", "stopping", "target")),
+    *("pools/kubernetes/serving/", "pools/kubernetes/verbs/"),
 )
 """What is for the user's side only, and may need more than the standard library."""
 
@@ -37,7 +35,7 @@ def package() -> bytes:
     """The modules that a manager needs."""
     files = [path for part in _PARTS for path in sorted((SOURCE / part).rglob("*.py"))]
     files += [SOURCE / f"{name}.py" for name in _MODULES]
-    return bundle.packed(path for path in files if path.relative_to(SOURCE).as_posix() not in _LEFT_OUT)
+    return bundle.packed(path for path in files if not path.relative_to(SOURCE).as_posix().startswith(_LEFT_OUT))
 
 
 def package_map(run: str, owner: Owner) -> Object:
@@ -52,7 +50,7 @@ def manager_job(run: str, owner: Owner, image: str, package: Object, tolerations
     container = {
         "name": "manager",
         "image": image,
-        "command": [PYTHON, "-c", bundle.boot("The manager", "pumasi.pools.kubernetes.inside"), run],
+        "command": [PYTHON, "-c", bundle.boot("The manager", "pumasi.runs.detached"), "k8s", run],
         "env": bundle.environment(package),
         "resources": RESOURCES,
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -12,13 +12,13 @@ from pumasi.core.frames import separate
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, Rejected, Unreachable
 from pumasi.kube.api import Api
 from pumasi.kube.logs import Sieve, follow
-from pumasi.kube.waiting import within
 from pumasi.pools.base import Order, Sink
 from pumasi.pools.kubernetes import gang, manifests, pod_facts
 from pumasi.pools.kubernetes.discovery import NOT_ENDED, why_out
 from pumasi.pools.kubernetes.gang import actions
 from pumasi.pools.kubernetes.gang import observations as seen
 from pumasi.pools.kubernetes.record import PATIENCE
+from pumasi.waiting import within
 
 INIT_LOG = 5.0
 """Seconds that the lines of an init container that has failed may take to arrive."""

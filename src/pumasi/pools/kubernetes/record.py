@@ -25,11 +25,11 @@ from pumasi.core.events import Event, pack, unpack
 from pumasi.core.person import read_name
 from pumasi.errors import ClusterTrouble, Conflict, NotThere, RunBusy, Unreachable
 from pumasi.kube.api import Api
-from pumasi.kube.waiting import end_task, set_within
 from pumasi.pools.kubernetes import manifests
 from pumasi.pools.kubernetes.discovery import seconds
 from pumasi.pools.kubernetes.journal import Journal
 from pumasi.pools.kubernetes.manifests import DOMAIN, KIND, WAITING, Owner
+from pumasi.waiting import end_task, set_within
 
 if TYPE_CHECKING:
     from pumasi.pools.kubernetes.kept_output import Archive

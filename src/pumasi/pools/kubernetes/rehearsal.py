@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -12,15 +13,16 @@ from pumasi.core.flows import MAIN
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
-from pumasi.core.spec import run_name
 from pumasi.errors import DoesNotFit
 from pumasi.kube.api import Api
 from pumasi.kube.config import Connection, connect
+from pumasi.kube.documents import abridged, to_yaml
 from pumasi.pools.base import Order, Request
 from pumasi.pools.kubernetes.manifests import KIND, Object
 from pumasi.pools.kubernetes.options import KubernetesOptions
-from pumasi.pools.kubernetes.pool import KubernetesPool, make_run
 from pumasi.pools.kubernetes.record import Record
+from pumasi.pools.kubernetes.runner import KubernetesRunner, make_run
+from pumasi.pools.pool import Preview
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -49,26 +51,35 @@ class Rehearsal(Api):
         return True
 
 
-async def preview_cluster(
-    spec: Spec, program: Program, packed: bytes, tell: Callable[[str], None], *, detached: bool = False
-) -> list[Object]:
+def rehearsed(request: Request, say: Callable[[str], None], *, detached: bool) -> Preview:
+    """The objects themselves. What only programs read is cut short in the text, which is for people."""
+    objects = asyncio.run(objects_of(request, say, detached=detached))
+    for note in request.program.notes:
+        say(note)
+    remark = "What would be made, and is not. Long texts are cut short here: --json prints all of them."
+    return Preview(objects, to_yaml(map(abridged, objects), [remark]))
+
+
+async def objects_of(request: Request, tell: Callable[[str], None], *, detached: bool = False) -> list[Object]:
     """All objects, in the order in which they would be made, given what is free now; DoesNotFit if too little is.
     Only the end of the run's id, uids, addresses and the star's secret are chosen later."""
+    spec, program = request.spec, request.program
     connection = connect(spec.context, os.environ)
     api = Rehearsal(connection)
     async with api:
-        run = f"{run_name(spec)}-xxxxx"
-        record = Record(api, spec[KubernetesOptions].namespace or connection.namespace, run, "" if detached else LATER)
+        record = Record(
+            api, spec[KubernetesOptions].namespace or connection.namespace, request.run, "" if detached else LATER
+        )
         fields = {"state": "queued", "created": time.time(), "framework": program.framework, "detached": detached}
-        pool = await make_run(api, Request(run, spec, program, Path(), fields, packed), record)
+        pool = await make_run(api, request._replace(home=Path(), fields=fields), record)
         pool.tell = tell
         if detached:
             await pool.start_manager()
-        pods = await pool.make_pods(await _order(pool, run, spec, program))
+        pods = await pool.make_pods(await _order(pool, request.run, spec, program))
         return [_without_secret(_placed(thing, record.namespace)) for thing in (*api.made, *pods)]
 
 
-async def _order(pool: KubernetesPool, run: str, spec: Spec, program: Program) -> Order:
+async def _order(pool: KubernetesRunner, run: str, spec: Spec, program: Program) -> Order:
     placement = await _place(pool, spec)
     nodes = chief_first(placement)
     gpus = await pool.reserve(MAIN, placement) or {}
@@ -77,7 +88,7 @@ async def _order(pool: KubernetesPool, run: str, spec: Spec, program: Program) -
     return Order("main", 0, gang.table.nodes, agent_configs(spec, program, attempt, gang))
 
 
-async def _place(pool: KubernetesPool, spec: Spec) -> Mapping[str, int]:
+async def _place(pool: KubernetesRunner, spec: Spec) -> Mapping[str, int]:
     """What would never fit is told as that; for what only has to wait, there is nothing to show yet."""
     asked = spec[KubernetesOptions]
     try:

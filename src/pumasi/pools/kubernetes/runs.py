@@ -9,25 +9,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pumasi.core.events import Event, finished, pack, unpack
 from pumasi.errors import ClusterTrouble, Forbidden, NotFound, NotThere
 from pumasi.kube.api import Api
-from pumasi.kube.config import connect
 from pumasi.kube.kubectl import kubectl
 from pumasi.pools.kubernetes import manifests
 from pumasi.pools.kubernetes import record as records
-from pumasi.pools.kubernetes.pod_facts import Refusal, absence
+from pumasi.pools.kubernetes.options import KubernetesOptions
+from pumasi.pools.kubernetes.pod_facts import absence
+from pumasi.pools.kubernetes.reach import PATIENCE, ask
 from pumasi.pools.kubernetes.record import Content, Row
+from pumasi.pools.kubernetes.target import Target
+from pumasi.pools.pool import Absence, Listed
 from pumasi.store.lookup import pick
 from pumasi.store.person import this_person
 from pumasi.store.records import COPIED, RunRecord
 
 if TYPE_CHECKING:
+    from pumasi.core.launch import Program
     from pumasi.core.spec import Spec
     from pumasi.store import Store
 
@@ -36,82 +40,72 @@ BRIEF = 5.0
 REMOVAL = 60.0
 
 
-class Place(NamedTuple):
-    """A cluster, by the context of the kubeconfig, and a namespace in it; empty ones are the kubeconfig's own."""
-
-    context: str = ""
-    namespace: str = ""
-
-    @property
-    def words(self) -> str:
-        """The options that lead there."""
-        where = f"--on k8s:{self.context}" if self.context else "--on k8s"
-        return f"{where} --namespace {self.namespace}" if self.namespace else where
-
-
-def place_of(record: RunRecord) -> Place:
-    return Place(str(record.spec["on"]).partition(":")[2], str(record.spec.get("namespace") or ""))
-
-
-@contextlib.asynccontextmanager
-async def reach(place: Place, patience: float = 10.0) -> AsyncIterator[tuple[Api, str]]:
-    connection = connect(place.context, os.environ)
-    async with Api(connection, patience=patience) as api:
-        yield api, place.namespace or connection.namespace
+def target_of(record: RunRecord) -> Target:
+    return Target(str(record.spec["on"]).partition(":")[2], str(record.spec.get("namespace") or ""))
 
 
 # ---- finding runs
 
 
-def rows(place: Place, *, everywhere: bool = False) -> tuple[list[Row], float]:
+def rows(target: Target) -> tuple[list[Row], float]:
     """The runs of the cluster, and what time it is there."""
 
-    async def ask() -> tuple[list[Row], float]:
-        async with reach(place) as (api, namespace):
-            return await records.list_rows(api, None if everywhere else namespace), api.now
+    async def list_them(api: Api, namespace: str) -> tuple[list[Row], float]:
+        return await records.list_rows(api, None if target.everywhere else namespace), api.now
 
     try:
-        return asyncio.run(ask())
+        return ask(target, list_them)
     except Forbidden as error:
         hint = "--namespace NAME looks in one where you may; an administrator can give you the right `view` in others."
-        raise Forbidden(error.message, f"Leave out -A: {hint}" if everywhere else hint, said=error.said) from None
+        raise Forbidden(
+            error.message, f"Leave out -A: {hint}" if target.everywhere else hint, said=error.said
+        ) from None
 
 
 def find(
-    store: Store,
-    place: Place,
-    prefix: str | None,
-    *,
-    everywhere: bool = False,
-    running_first: bool = False,
-    careful: bool = False,
+    store: Store, target: Target, prefix: str | None, *, running_first: bool = False, careful: bool = False
 ) -> RunRecord:
     """The run of the cluster that is meant, with a copy of its record in the store; see `Store.find`."""
-    known, _ = rows(place, everywhere=everywhere)
+    known, _ = rows(target)
     running = {row.run for row in known if row.ended is None} if running_first else set()
-    ps = f"pumasi ps {place.words}" + (" -A" if everywhere else "")
+    ps = f"pumasi ps {target.words}" + (" -A" if target.everywhere else "")
     ids = [row.run for row in known]
-    begin = f"pumasi run {place.words}"
+    begin = f"pumasi run {target.words}"
     run = pick(prefix, ids, own=store.own(), running=running, careful=careful, run=begin, ps=ps)
-    return fetch(store, place, next(row for row in known if row.run == run))
+    return fetch(store, target, next(row for row in known if row.run == run))
 
 
-def fetch(store: Store, place: Place, row: Row) -> RunRecord:
+def listed(store: Store, target: Target, row: Row, now: float) -> Listed:
+    values = {
+        "namespace": row.namespace,
+        "id": row.run,
+        "state": row.state(now),
+        "created": row.created,
+        "slots": int(row.number("slots") or 1),
+        "framework": row.note("framework"),
+        "exit_code": None if (code := row.number("exit-code")) is None else int(code),
+        "user": row.note("user"),
+        "host": row.note("host"),
+        "command": row.note("command"),
+    }
+    return Listed(row.run, row.state(now), row.created, row.ended, values, partial(fetch, store, target, row), row)
+
+
+def fetch(store: Store, target: Target, row: Row) -> RunRecord:
     """A run of the cluster, with a copy of its record in the store."""
-    place = Place(place.context or connect("", os.environ).context, row.namespace)
-    return _import(store, place, asyncio.run(_fetch(place, row.run)))
+
+    async def read(api: Api, namespace: str) -> tuple[Target, Content]:
+        content = records.read(await api.get(records.path_of(namespace, row.run)))
+        return Target(api.connection.context, namespace), content
+
+    return _import(store, *ask(target._replace(namespace=row.namespace), read))
 
 
-async def _fetch(place: Place, run: str, patience: float = 10.0) -> Content:
-    async with reach(place, patience) as (api, namespace):
-        return records.read(await api.get(records.path_of(namespace, run)))
-
-
-def _import(store: Store, place: Place, content: Content) -> RunRecord:
+def _import(store: Store, target: Target, content: Content) -> RunRecord:
     try:
         record = store.run(content.run)
     except NotFound:
-        where = {"on": f"k8s:{place.context}" if place.context else "k8s", "namespace": content.namespace}
+        where = {"on": target.on, "namespace": content.namespace}
         record = store.import_run(content.run, {**content.spec, **where}, content.state["created"])
     apply(store, record.id, content)
     return store.run(record.id)
@@ -120,7 +114,7 @@ def _import(store: Store, place: Place, content: Content) -> RunRecord:
 def apply(store: Store, run: str, content: Content, *, attended: bool = True) -> None:
     """Events first: who sees that the run has ended finds the one that tells how. They are told apart by what they say:
     clocks differ, and the store has events of its own (gaps in what was copied)."""
-    context = place_of(store.run(run)).context
+    context = target_of(store.run(run)).context
     known = {(row.at, json.dumps(pack(row.event))) for row in store.events(run)}
     for at, event in content.events:
         seen = _event_seen_from(context, event)
@@ -150,7 +144,7 @@ def _seen_from(context: str, data: Mapping[str, Any]) -> dict[str, Any]:
 def refresh(store: Store, record: RunRecord, patience: float = BRIEF) -> None:
     """Bring the copy up to date, as far as the cluster can be reached."""
     try:
-        content, attended = asyncio.run(_stand(place_of(record), record.id, patience))
+        content, attended = _stand(record, patience)
     except NotThere:
         close(store, record)
         return
@@ -167,51 +161,73 @@ def close(store: Store, record: RunRecord) -> None:
     store.update_run(record.id, state="lost", ended=now, outcome=outcome, exit_code=3)
 
 
-async def _stand(place: Place, run: str, patience: float = 10.0) -> tuple[Content, bool]:
+def _stand(record: RunRecord, patience: float = PATIENCE) -> tuple[Content, bool]:
     """What its record says, and whether some manager, here or elsewhere, steers it, or need not any more."""
-    async with reach(place, patience) as (api, namespace):
-        content = records.read(await api.get(records.path_of(namespace, run)))
+
+    async def read(api: Api, namespace: str) -> tuple[Content, bool]:
+        content = records.read(await api.get(records.path_of(namespace, record.id)))
         return content, bool(content.state.get("ended")) or api.now - content.beat < records.STALE
+
+    return ask(target_of(record), read, patience)
 
 
 def is_attended(record: RunRecord) -> bool:
-    return asyncio.run(_stand(place_of(record), record.id))[1]
+    return _stand(record)[1]
+
+
+def program_left(spec: Spec, run: str) -> Program:
+    """What a run that goes on in the cluster runs. NotThere where it has ended."""
+    from pumasi.pools.kubernetes.runner import recorded_program
+
+    async def read(api: Api, namespace: str) -> Content:
+        return records.read(await api.get(records.path_of(namespace, run)))
+
+    content = ask(Target(spec.context, spec[KubernetesOptions].namespace or ""), read)
+    if content.state.get("ended"):
+        raise NotThere(f"{run} has ended already.")
+    return recorded_program(content)
+
+
+def is_there(record: RunRecord) -> bool:
+    """In its cluster, and not over."""
+    try:
+        return not _stand(record)[0].state.get("ended")
+    except NotThere:
+        return False
 
 
 # ---- why nobody steers it
 
 
-def why_unattended(store: Store, record: RunRecord) -> Refusal | None:
+def why_unattended(store: Store, record: RunRecord) -> Absence | None:
     """Why the manager of a detached run is not there, as far as the cluster tells."""
-    if not (record.is_remote and record.detached and record.state in ("queued", "unattended")):
+    if not (record.detached and record.state in ("queued", "unattended")):
         return None
     if store.manager_pid(record.id) is not None:
         return None
-    place = place_of(record)
+    target = target_of(record)
 
-    async def ask() -> Refusal | None:
-        async with reach(place, BRIEF) as (api, namespace):
-            notes = (await api.get(records.path_of(namespace, record.id)))["metadata"].get("annotations", {})
-            row = Row(record.id, namespace, notes)
-            return await _why(api, place, row) if _is_missed(row, api.now) else None
+    async def look(api: Api, namespace: str) -> Absence | None:
+        notes = (await api.get(records.path_of(namespace, record.id)))["metadata"].get("annotations", {})
+        row = Row(record.id, namespace, notes)
+        return await _why(api, target, row) if _is_missed(row, api.now) else None
 
     with contextlib.suppress(ClusterTrouble):
-        return asyncio.run(ask())
+        return ask(target, look, BRIEF)
     return None
 
 
-def whys_unattended(place: Place, rows: Iterable[Row], now: float) -> dict[str, Refusal]:
+def whys_unattended(target: Target, rows: Iterable[Row], now: float) -> dict[str, Absence]:
     """The same for all of a list that need it."""
     missed = [row for row in rows if _is_missed(row, now)]
     if not missed:
         return {}
 
-    async def ask() -> list[Refusal | None]:
-        async with reach(place, BRIEF) as (api, _):
-            return await asyncio.gather(*(_why(api, place, row) for row in missed))
+    async def look(api: Api, _: str) -> list[Absence | None]:
+        return await asyncio.gather(*(_why(api, target, row) for row in missed))
 
     with contextlib.suppress(ClusterTrouble):
-        return {row.run: why for row, why in zip(missed, asyncio.run(ask()), strict=True) if why}
+        return {row.run: why for row, why in zip(missed, ask(target, look, BRIEF), strict=True) if why}
     return {}
 
 
@@ -220,61 +236,41 @@ def _is_missed(row: Row, now: float) -> bool:
     return row.note("detached") == "True" and not (row.note("manager") and row.is_attended(now))
 
 
-async def _why(api: Api, place: Place, row: Row) -> Refusal | None:
+async def _why(api: Api, target: Target, row: Row) -> Absence | None:
     folder = f"/api/v1/namespaces/{row.namespace}"
     selector = f"{manifests.of_run(row.run)},{manifests.KIND}=manager"
     pods = await api.list(f"{folder}/pods", labelSelector=selector)
     about = f"involvedObject.name={row.run}-manager,type=Warning"
     events = [] if pods else await api.list(f"{folder}/events", fieldSelector=about)
-    setup = f"pumasi setup {place._replace(namespace=row.namespace).words}"
-    return absence(pods, events, setup, kubectl(place.context, row.namespace))
+    setup = f"pumasi setup {target._replace(namespace=row.namespace).words}"
+    why = absence(pods, events, setup, kubectl(target.context, row.namespace))
+    return Absence(why.reason, why.hint) if why else None
 
 
 # ---- steering it
 
 
-def detach(store: Store, spec: Spec, say: Callable[[str], None], warn: Callable[[str], None]) -> RunRecord:
-    """Start a run whose manager lives in the cluster. `say` is told what takes long, `warn` the notes of the
-    program."""
-    from pumasi.pools.base import Request
-    from pumasi.pools.kubernetes.pool import detach
-    from pumasi.runs.session import new_record, prepare
-
-    spec, program, packed = prepare(spec, store.home, say)
-    for note in program.notes:
-        warn(note)
-    record = new_record(store, spec, program.framework, detached=True)
-    try:
-        asyncio.run(detach(Request(record.id, spec, program, store.home, record.copied(), packed, say)))
-    except BaseException:
-        store.delete_run(record.id)
-        raise
-    return record
-
-
 def ask_to_stop(record: RunRecord, *, force: bool) -> None:
     """Whoever steers it listens for this."""
 
-    async def ask() -> None:
-        async with reach(place_of(record)) as (api, namespace):
-            by = this_person().known_as(await api.user())
-            notes = {manifests.DOMAIN + "stop": "now" if force else "soon", manifests.DOMAIN + "stopped-by": str(by)}
-            await api.patch(records.path_of(namespace, record.id), {"metadata": {"annotations": notes}})
+    async def note(api: Api, namespace: str) -> None:
+        by = this_person().known_as(await api.user())
+        notes = {manifests.DOMAIN + "stop": "now" if force else "soon", manifests.DOMAIN + "stopped-by": str(by)}
+        await api.patch(records.path_of(namespace, record.id), {"metadata": {"annotations": notes}})
 
-    asyncio.run(ask())
+    ask(target_of(record), note)
 
 
 def remove(record: RunRecord) -> None:
     """Everything that the run has in the cluster. Its pods first: there may be many, and one request takes them all."""
 
-    async def ask() -> None:
-        async with reach(place_of(record)) as (api, namespace):
-            pods = f"/api/v1/namespaces/{namespace}/pods"
-            await api.delete_all(pods, grace=1, labelSelector=manifests.of_run(record.id))
-            await api.delete(records.anchor_path(namespace, record.id))
-            await _until_gone(api, namespace, record.id)
+    async def delete(api: Api, namespace: str) -> None:
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        await api.delete_all(pods, grace=1, labelSelector=manifests.of_run(record.id))
+        await api.delete(records.anchor_path(namespace, record.id))
+        await _until_gone(api, namespace, record.id)
 
-    asyncio.run(ask())
+    ask(target_of(record), delete)
 
 
 async def _until_gone(api: Api, namespace: str, run: str) -> None:

@@ -83,12 +83,11 @@ class AverageType(FlowType):
     def reads(self, spec: Spec) -> Mapping[str, bool]:
         options = spec[AverageOptions]
         named = {options.split or options.copy: True, options.init: False}
-        there = {path for path in named if path and spec.pool != "local" and spec.place.keeps(path)}
-        return {path: may_be_folder for path, may_be_folder in named.items() if path and path not in there}
+        return {path: may_be_folder for path, may_be_folder in named.items() if path}
 
     def writes(self, spec: Spec) -> Iterable[str]:
         save = spec[AverageOptions].save
-        return [save] if save and spec.pool == "local" else []
+        return [save] if save else []
 
     def notes(self, spec: Spec) -> Iterable[str]:
         options = spec[AverageOptions]

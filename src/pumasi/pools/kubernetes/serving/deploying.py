@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from pumasi.errors import ClusterTrouble, Conflict, NotFound, NotThere, PumasiError, UsageError
 from pumasi.kube.api import Api
-from pumasi.kube.waiting import within
 from pumasi.pools.kubernetes import uploading, volumes
 from pumasi.pools.kubernetes.manifests import KIND, Object, Owner
 from pumasi.pools.kubernetes.notation import VOLUME_PATH, Wanted
@@ -25,6 +24,7 @@ from pumasi.pools.kubernetes.serving.rollout import Standing, last_lines, since,
 from pumasi.pools.kubernetes.uploading import Say
 from pumasi.pools.kubernetes.volumes import Volume
 from pumasi.serve.sources import Sources, beside, check
+from pumasi.waiting import within
 
 _LOOK_SECONDS = 0.5
 _ADDRESS_SECONDS = 120

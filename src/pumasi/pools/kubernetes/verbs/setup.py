@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pumasi.cli.grammar import JSON, Option, Verb
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.verbs.nodes import ON, cluster
 from pumasi.cli.view.output import say, show_json
 from pumasi.errors import Conflict, Forbidden, NotThere, SpecError, UsageError
+from pumasi.pools.kubernetes.reach import cluster
 
 if TYPE_CHECKING:
     from pumasi.kube.api import Api
@@ -26,7 +26,7 @@ VERB = Verb(
     free and which runs wait. Who may not give that away gets the rest; slots are then placed by the cluster's
     scheduler, one a pod. Doing it twice does no harm.""",
     options=(
-        ON._replace(help="the cluster: k8s (default), or k8s:CONTEXT of your kubeconfig", choices=()),
+        Option(("--on",), "the cluster: k8s (default), or k8s:CONTEXT of your kubeconfig", "POOL"),
         Option(("-n", "--namespace"), "the namespace (default: that of the kubeconfig)", "NAME"),
         Option(("--print",), "print the objects as YAML, for an administrator, and make nothing"),
         Option(("--no-cluster-role",), "leave out the right to list nodes and pods"),

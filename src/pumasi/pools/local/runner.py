@@ -26,8 +26,8 @@ from pumasi.core.frames import separate
 from pumasi.core.planning import Node
 from pumasi.core.spec import MOST_SLOTS, Spec
 from pumasi.errors import DoesNotFit
-from pumasi.pools.base import Order, Pool, Request, Sink
-from pumasi.pools.local.gpus import Gpu, list_gpus
+from pumasi.gpus import Gpu, list_gpus
+from pumasi.pools.base import Order, Request, Runner, Sink
 from pumasi.pools.local.options import LocalOptions
 
 INSISTENCE = 3.0
@@ -36,16 +36,16 @@ _PIPE_SIZE = 1 << 20
 
 
 @contextlib.asynccontextmanager
-async def open_pool(request: Request, *, adopt: bool) -> AsyncIterator[Pool]:
+async def open_runner(request: Request) -> AsyncIterator[Runner]:
     """A gang dies with its manager here, so that there is never anything to adopt."""
-    yield make_pool(request.spec, request.home)
+    yield make_runner(request.spec, request.home)
 
 
-def make_pool(spec: Spec, home: Path) -> LocalPool:
-    return LocalPool(spec, home, list_gpus(os.environ) if spec.gpu != "none" else ())
+def make_runner(spec: Spec, home: Path) -> LocalRunner:
+    return LocalRunner(spec, home, list_gpus(os.environ) if spec.gpu != "none" else ())
 
 
-class LocalPool(Pool):
+class LocalRunner(Runner):
     def __init__(self, spec: Spec, home: Path, gpus: Sequence[Gpu]) -> None:
         self._spec = spec
         self._home = home

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.verbs.nodes import cluster
 from pumasi.cli.verbs.serve import MOST, Telling, number
 from pumasi.cli.view.output import columns, say, show, show_json
 from pumasi.cli.view.text import age, table
 from pumasi.errors import SpecError, UsageError
 from pumasi.pools.kubernetes import notation
 from pumasi.pools.kubernetes.manifests import PYTHON
+from pumasi.pools.kubernetes.reach import cluster
 from pumasi.pools.kubernetes.serving.deploying import Address, Asked, Cluster, deploy, objects_of, on_volume, remove
 from pumasi.pools.kubernetes.serving.objects import EXPOSURES, Wish
 from pumasi.pools.kubernetes.serving.served import Served, list_served, token_of

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from pumasi.core.requirements import Line, from_pyproject, parse
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
-from pumasi.pools.kubernetes.notation import files_mount
-from pumasi.pools.kubernetes.options import KubernetesOptions
+from pumasi.program.site import Site
 
 CONVERTED = ".pumasi/requirements.txt"
 """Where a list that was made of a pyproject.toml or a uv.lock is in the folder that travels, which never has a .pumasi
@@ -47,21 +46,22 @@ class _Read(NamedTuple):
     constrains: bool = False
 
 
-def find_setup(spec: Spec, python: str) -> dict[str, Any]:
+def find_setup(spec: Spec, python: str, site: Site) -> dict[str, Any]:
     """What each node does before the ranks start; see `agent/installer.py` for what each word means. Empty: nothing."""
     if spec.requirements is None and not spec.setup:
         return {}
-    lists = [] if spec.requirements is None else _lists(spec, spec.requirements)
+    lists = [] if spec.requirements is None else _lists(spec, spec.requirements, travels=site.travels)
     is_movable = not any(line.is_local for each in lists for line in each.lines)
-    volume = files_mount(spec[KubernetesOptions].mounts) if spec.pool != "local" else None
     asked = json.dumps([(each.path, each.text, _values_in(each.text, spec)) for each in lists])
-    # In a cluster others can read this, and a hash of a password that is easy to guess tells it.
-    has_key = is_movable and spec.pool == "local"
+    # Elsewhere others can read this, and a hash of a password that is easy to guess tells it.
+    has_key = is_movable and not site.travels
     return {
         "python": python,
-        "requirements": None if spec.requirements is None else _described(spec, spec.requirements, lists),
+        "requirements": None
+        if spec.requirements is None
+        else _described(spec.requirements, lists, travels=site.travels),
         "commands": [list(command) for command in spec.setup],
-        "cache": f"{volume.path}/pumasi/cache" if volume else "",
+        "cache": site.cache(spec),
         "key": hashlib.sha256(asked.encode()).hexdigest() if has_key else "",
     }
 
@@ -76,17 +76,17 @@ def made_files(spec: Spec) -> dict[str, str]:
     """Files that are not in the working folder and have to be added to it where it travels: paths and texts."""
     if spec.requirements is None or not _is_converted(spec.requirements):
         return {}
-    return {CONVERTED: _lists(spec, spec.requirements)[0].text}
+    return {CONVERTED: _lists(spec, spec.requirements, travels=True)[0].text}
 
 
 def setup_files(spec: Spec) -> list[str]:
     """The files that have to travel with the working folder."""
     if spec.requirements is None or _is_converted(spec.requirements):
         return []
-    return [each.path for each in _lists(spec, spec.requirements)]
+    return [each.path for each in _lists(spec, spec.requirements, travels=True)]
 
 
-def _lists(spec: Spec, name: str) -> list[_Read]:
+def _lists(spec: Spec, name: str, *, travels: bool) -> list[_Read]:
     if _is_converted(name):
         path = Path(spec.workdir, name)
         text = _convert(path, name)
@@ -98,7 +98,7 @@ def _lists(spec: Spec, name: str) -> list[_Read]:
                 f"Run in that folder: --workdir {folder} --requirements {path.name}",
             )
         return [_Read("", text, lines)]
-    return list(_read_all(spec, _inside(spec, name)))
+    return list(_read_all(spec, _inside(spec, name), travels=travels))
 
 
 def _is_converted(name: str) -> bool:
@@ -111,11 +111,11 @@ def _inside(spec: Spec, name: str) -> str:
     return str(path.relative_to(spec.workdir)) if path.is_relative_to(spec.workdir) else str(path)
 
 
-def _described(spec: Spec, name: str, lists: list[_Read]) -> dict[str, Any]:
+def _described(name: str, lists: list[_Read], *, travels: bool) -> dict[str, Any]:
     """The list is in a `file` that every node has; on this machine perhaps in the `text` that was made of one. A line
-    may hold a credential: in a cluster, where others can read this, it names files and quotes none."""
+    may hold a credential: elsewhere, where others can read this, it names files and quotes none."""
     first = lists[0]
-    file = first.path or (CONVERTED if spec.pool != "local" else "")
+    file = first.path or (CONVERTED if travels else "")
     return {
         "name": Path(name).name,
         "file": file,
@@ -167,15 +167,15 @@ def _exported(path: Path) -> str:
     return done.stdout
 
 
-def _read_all(spec: Spec, name: str) -> Iterator[_Read]:
-    """The file and those that it includes, each once. In a cluster they have to lie in the folder that travels."""
+def _read_all(spec: Spec, name: str, *, travels: bool) -> Iterator[_Read]:
+    """The file and those that it includes, each once. They have to lie in the folder, if that travels."""
     waiting, seen = [(name, "", False)], set[str]()
     while waiting:
         path, by, constrains = waiting.pop(0)
         if path in seen:
             continue
         seen.add(path)
-        if spec.pool != "local" and path.startswith(("/", "../")):
+        if travels and path.startswith(("/", "../")):
             raise UsageError(f"{path} is not in {spec.workdir}, which is all that travels.", "Move it there.")
         text = _read(Path(spec.workdir, path), path, by)
         lines = parse(text, path)

@@ -32,8 +32,7 @@ from pumasi.errors import (
 )
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
-from pumasi.kube.waiting import end_task, set_within, within
-from pumasi.pools.base import Found, FoundTask, Order, Pool, Request, Shortage, Sink, found_task
+from pumasi.pools.base import Found, FoundTask, Order, Request, Runner, Shortage, Sink, found_task
 from pumasi.pools.kubernetes import holding, manifests, notation, pod_facts, quotas, uploading, volumes
 from pumasi.pools.kubernetes.discovery import LEAVING, Object, Room, has_image, is_leaving, unlabelled
 from pumasi.pools.kubernetes.gang import MARGIN
@@ -43,8 +42,9 @@ from pumasi.pools.kubernetes.notation import toleration
 from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.pods import PodGang
 from pumasi.pools.kubernetes.queueing import Left, Waiter, ahead_of, leave_room, wish_of, write_wish
-from pumasi.pools.kubernetes.record import LONGEST, Age, Content, Record, anchor_path, path_of, read
+from pumasi.pools.kubernetes.record import LONGEST, Age, Content, Record, anchor_path
 from pumasi.registry import FLOWS
+from pumasi.waiting import end_task, set_within, within
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -68,7 +68,7 @@ BLIND = (
 
 
 @contextlib.asynccontextmanager
-async def open_pool(request: Request, *, adopt: bool) -> AsyncIterator[Pool]:
+async def open_runner(request: Request, *, adopt: bool) -> AsyncIterator[Runner]:
     """Makes the run's record in the cluster, or takes it over; and closes it when the run has ended."""
     spec = request.spec
     asked = spec[KubernetesOptions]
@@ -92,7 +92,7 @@ async def _signed(api: Api, request: Request) -> dict[str, Any]:
     return {**request.fields, "user": person.name}
 
 
-async def make_run(api: Api, request: Request, record: Record) -> KubernetesPool:
+async def make_run(api: Api, request: Request, record: Record) -> KubernetesRunner:
     spec, program = request.spec, request.program
     code = manifests.code_objects(request.run, request.packed)
     _check_changes(spec, program.framework, code)
@@ -103,7 +103,7 @@ async def make_run(api: Api, request: Request, record: Record) -> KubernetesPool
         "code": code._asdict(),
     }
     shown = {"slots": spec.slots, "command": " ".join(spec.command)[:200]}
-    pool = KubernetesPool(api, spec, program.framework, record, code)
+    pool = KubernetesRunner(api, spec, program.framework, record, code)
     pool.look_ahead()
     try:
         fields = await _signed(api, request)
@@ -128,23 +128,21 @@ async def make_run(api: Api, request: Request, record: Record) -> KubernetesPool
     return pool
 
 
-async def detach(request: Request) -> None:
+async def make_detached(request: Request, api: Api, namespace: str) -> None:
     """Make the run, and a manager in the cluster that takes it over."""
-    spec = request.spec
-    connection = connect(spec.context, os.environ)
-    async with Api(connection) as api:
-        namespace = spec[KubernetesOptions].namespace or connection.namespace
-        await _check_account(api, namespace)
-        record = Record(api, namespace, request.run, "")
-        for note in request.program.notes:  # The manager finds the run begun, and does not tell them again.
-            record.event(time.time(), Note(text=note))
-        pool = await make_run(api, request, record)
-        try:
-            await pool.start_manager()
-            await pool.see_manager(request.say)
-        except BaseException:
-            await record.remove()
-            raise
+    await _check_account(api, namespace)
+    record = Record(api, namespace, request.run, "")
+    for note in request.program.notes:  # The manager finds the run begun, and does not tell them again.
+        record.event(time.time(), Note(text=note))
+    pool = await make_run(api, request, record)
+    try:
+        await pool.start_manager()
+        await pool.see_manager(request.say)
+    except BaseException:
+        await record.remove()
+        raise
+    finally:
+        await pool.let_go()
 
 
 async def _check_account(api: Api, namespace: str) -> None:
@@ -197,10 +195,10 @@ def _sample(spec: Spec, framework: str, code: CodeObjects, share: int) -> manife
     return manifests.pod(spec, gang, 0, "node", {"slots": share})
 
 
-async def _take_over(api: Api, request: Request, record: Record) -> KubernetesPool:
+async def _take_over(api: Api, request: Request, record: Record) -> KubernetesRunner:
     content = await record.claim()
     code = manifests.read_code(content.code)
-    pool = KubernetesPool(api, request.spec, request.program.framework, record, code)
+    pool = KubernetesRunner(api, request.spec, request.program.framework, record, code)
     is_single = FLOWS.get(request.spec.strategy).is_single
     pool.found = _found(content, None if is_single else await record.history.take_over())
     pool.avoid(content.state.get(_LOST_NODES, {}))
@@ -208,21 +206,11 @@ async def _take_over(api: Api, request: Request, record: Record) -> KubernetesPo
     return pool
 
 
-def program_of(content: Content) -> Program:
+def recorded_program(content: Content) -> Program:
     program = Program(**content.program)
     shim = shim_files() if content.spec["shim"] else {}
     files = {**shim, **(installer_files() if program.setup else {})}
     return program._replace(command=tuple(program.command), files=files, notes=tuple(program.notes))
-
-
-async def program_left(spec: Spec, run: str, environ: Mapping[str, str]) -> Program:
-    """What a run that goes on in the cluster runs."""
-    connection = connect(spec.context, environ)
-    async with Api(connection) as api:
-        content = read(await api.get(path_of(spec[KubernetesOptions].namespace or connection.namespace, run)))
-    if content.state.get("ended"):
-        raise NotThere(f"{run} has ended already.")
-    return program_of(content)
 
 
 def _found(content: Content, history: Sequence[Mapping[str, Any]] | None) -> Found:
@@ -247,7 +235,7 @@ class _Star(NamedTuple):
     address: str
 
 
-class KubernetesPool(Pool):
+class KubernetesRunner(Runner):
     """For one run, whose record owns what is made here."""
 
     def __init__(self, api: Api, spec: Spec, framework: str, record: Record, code: CodeObjects) -> None:

@@ -105,7 +105,7 @@ def _pods(arguments: Arguments) -> int | None:
 def _packed(spec: Spec, output: str | None) -> tuple[Program, bytes]:
     """Without what is being written, and what was written before: else the same input would not give the same file."""
     from pumasi.pools.kubernetes.rendering import MARK
-    from pumasi.runs.session import pack_program
+    from pumasi.runs.prepare import pack_program
 
     target = _status(output)
 
