@@ -7,16 +7,13 @@ without a record of it, and with the store on disk.
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-import tracemalloc
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pumasi import registry
 from pumasi.core.flows import Flow, FlowType, Task
@@ -83,8 +80,16 @@ class Counted(Manager):
         return super()._step(state, event)
 
 
-def run(count: int, kind: type[Store], home: Path) -> tuple[float, int]:
-    """Seconds, and events."""
+class Cost(NamedTuple):
+    """`seconds` are of the processor, which others may use too; `memory` is the most that the process has had."""
+
+    seconds: float
+    wall: float
+    events: int
+    memory: int
+
+
+def run(count: int, kind: type[Store], home: Path) -> Cost:
     store = kind.open(home)
     spec = Spec(command=("nothing",), strategy="many", slots=SLOTS, env={"COUNT": str(count)})
     record = store.create_run("nothing", spec.dump(), time.time())
@@ -96,53 +101,44 @@ def run(count: int, kind: type[Store], home: Path) -> tuple[float, int]:
         assert (await manager.run()).verdict is Verdict.DONE
         return manager.heard
 
-    begun = time.perf_counter()
+    used, begun = time.process_time(), time.perf_counter()
     heard = asyncio.run(steer())
     store.close()
-    return time.perf_counter() - begun, heard
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Cost(time.process_time() - used, time.perf_counter() - begun, heard, peak)
 
 
-def measure(count: int, kind: type[Store], *, memory: bool) -> Mapping[str, float]:
-    with tempfile.TemporaryDirectory() as home:
-        if memory:
-            gc.collect()
-            tracemalloc.start()
-            run(count, kind, Path(home))
-            return {"bytes": tracemalloc.get_traced_memory()[1]}
-        seconds, heard = run(count, kind, Path(home))
-        return {"seconds": seconds, "events": heard}
-
-
-def child(count: int, store: str, what: str) -> dict[str, float]:
+def child(count: int, store: str) -> Cost:
     """In a process of its own, so that none pays for another."""
-    words = [sys.executable, __file__, str(count), store, what]
-    out = subprocess.run(words, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "0"})
-    return {name: float(value) for name, value in (line.split() for line in out.stdout.splitlines())}
+    words = [sys.executable, __file__, str(count), store]
+    out = subprocess.run(words, check=True, capture_output=True, text=True)
+    seconds, wall, events, memory = map(float, out.stdout.split())
+    return Cost(seconds, wall, int(events), int(memory))
 
 
 def compare(store: str) -> bool:
-    per_task, peaks = {}, {}
+    costs = {}
     for count in SIZES:
-        timed = min((child(count, store, "time") for _ in range(5 if count < 2_000 else 2)), key=lambda t: t["seconds"])
-        peaks[count] = child(count, store, "memory")["bytes"]
-        per_task[count] = timed["seconds"] / count
-        pace = timed["events"] / timed["seconds"]
+        tries = [child(count, store) for _ in range(max(1, 2_000 // count))]
+        cost = costs[count] = min(tries, key=lambda each: each.seconds)
         print(
-            f"{store}: {count:6,} tasks: {1e3 * per_task[count]:.3f} ms a task, {pace:,.0f} events a second, "
-            f"peak of memory {peaks[count] / 1e6:.2f} MB"
+            f"{store}: {count:6,} tasks: {1e3 * cost.seconds / count:.3f} ms a task, "
+            f"{cost.events / cost.seconds:,.0f} events a second of the processor "
+            f"({cost.events / cost.wall:,.0f} by the clock), {cost.memory / 1e6:.1f} MB",
+            flush=True,
         )
-    small, _, large = SIZES
-    ratio, growth = per_task[large] / per_task[small], (peaks[large] - peaks[small]) / (large - small)
+    small, *_, large = SIZES
+    ratio = costs[large].seconds / large / (costs[small].seconds / small)
+    growth = (costs[large].memory - costs[small].memory) / (large - small)
     print(f"{store}: time per task, {large:,} to {small}: {ratio:.2f} (goal {SLOWER}); {growth:.0f} bytes a task more")
     return ratio <= SLOWER and growth < GROWTH
 
 
 def main() -> int:
     registry._FLOWS["many"] = f"{__name__}:FLOW"
-    if len(sys.argv) == 4:
-        kind = Store if sys.argv[2] == "disk" else Forgetful
-        for name, value in measure(int(sys.argv[1]), kind, memory=sys.argv[3] == "memory").items():
-            print(name, value)
+    if len(sys.argv) == 3:
+        with tempfile.TemporaryDirectory() as home:
+            print(*run(int(sys.argv[1]), Store if sys.argv[2] == "disk" else Forgetful, Path(home)))
         return 0
     return 0 if all([compare("nowhere"), compare("disk")]) else 1
 
