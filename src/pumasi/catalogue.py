@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from pumasi.core import spec as specs
+from pumasi.core import reading
 from pumasi.core.options import Declared, Options, Owned, declared
 from pumasi.core.spec import SHORTHANDS, Spec
 from pumasi.errors import UsageError
@@ -33,7 +33,7 @@ class Catalogue:
 
     def __init__(self, owned: Sequence[Owned]) -> None:
         self.owned = owned
-        self.options = specs.options_of(owned)
+        self.options = reading.options_of(owned)
         self.all = {**self.options, **SHORTHANDS}
         self._by_flag = {known.flag[2:].replace("-", "_"): name for name, known in self.all.items()}
         self._by_file = {known.written: name for name, known in self.all.items()}
@@ -79,18 +79,18 @@ def everything_installed() -> Catalogue:
 
 
 def parse_spec(data: Mapping[str, object], places: Mapping[str, str] = {}, found: Sequence[str] = ()) -> Spec:
-    """The spec in `data`, or a SpecError with every mistake: see `core.spec.parse`."""
-    return specs.parse(data, catalogue_for(data, data).owned, places, found)
+    """The spec in `data`, or a SpecError with every mistake: see `core.reading.parse`."""
+    return reading.parse(data, catalogue_for(data, data).owned, places, found)
 
 
 def recorded_spec(data: Mapping[str, object]) -> Spec:
-    """The spec in a record, perhaps of another version: see `core.spec.parse_recorded`."""
-    return specs.parse_recorded(data, catalogue_for(data).owned)
+    """The spec in a record, perhaps of another version: see `core.reading.parse_recorded`."""
+    return reading.parse_recorded(data, catalogue_for(data).owned)
 
 
 def make_spec(**values: Any) -> Spec:
     """A spec of values that need no reading, with the defaults of all else."""
-    return specs.spec_of(values, catalogue_for(values).owned)
+    return reading.spec_of(values, catalogue_for(values).owned)
 
 
 def defaults() -> dict[str, Any]:
@@ -99,7 +99,7 @@ def defaults() -> dict[str, Any]:
 
 
 def json_schema() -> dict[str, object]:
-    return specs.json_schema(built_in())
+    return reading.json_schema(built_in())
 
 
 def _owned(entries: Iterable[tuple[str, Any]]) -> Iterator[Owned]:
@@ -132,3 +132,10 @@ def _all(section: type[Options], more: Mapping[str, Declared] = {}) -> list[Decl
 def _words(known: Declared) -> set[str]:
     """All that it is written as; flags and names of fields are taken alike, from Python."""
     return {known.name, known.written, known.flag[2:].replace("-", "_"), *([f"-{known.short}"] if known.short else [])}
+
+
+if __name__ == "__main__":
+    import json
+    import sys
+
+    sys.stdout.write(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")

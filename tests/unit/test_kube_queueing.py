@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from pumasi.catalogue import parse_spec
 from pumasi.core.launch import Program
-from pumasi.core.manage import Placed, Refused, RoomChanged, TaskEvent
+from pumasi.core.manage import Placed, Pull, Refused, RoomChanged, TaskEvent
 from pumasi.core.planning import plan
 from pumasi.core.spec import Spec
 from pumasi.errors import DoesNotFit, Forbidden
@@ -315,11 +316,17 @@ async def test_the_younger_leaves_room_and_says_for_how_many() -> None:
     ]
 
 
+def unheard() -> Recorder:
+    """Writes nothing down."""
+    return cast("Recorder", SimpleNamespace(offered=lambda at, name: None))
+
+
 @asynchronous
 async def test_who_has_to_wait_because_of_that_is_told() -> None:
     team = Team(node("n1", 4))
     await team.run("a", spec(4))
-    manager = Manager("b", "", spec(4), PROGRAM, await team.run("b", spec(4)), cast("Recorder", None))
+    manager = Manager("b", "", spec(4), PROGRAM, await team.run("b", spec(4)), unheard())
+    manager._ask(Pull())
     await manager._place("main", 0)
     refused = manager._events.get_nowait()
     assert isinstance(refused, Refused)
@@ -336,8 +343,10 @@ async def test_tasks_that_wait_to_ask_need_no_look_of_their_own() -> None:
     team = Team(node("n1", 4))
     older = await team.run("a", spec(4))
     apart = spec(50).changed({"strategy": "average", "volume": "files", "command": ("train.py", "{model}")})
-    manager = Manager("b", "", apart, PROGRAM, await team.run("b", spec(1)), cast("Recorder", None))
+    manager = Manager("b", "", apart, PROGRAM, await team.run("b", spec(1)), unheard())
     names = [f"train-1-{index}" for index in range(50)]
+    for _ in names:
+        manager._ask(Pull())
 
     async def ask() -> tuple[int, list[str]]:
         team.api.requests.clear()

@@ -21,7 +21,8 @@ from pumasi.core.frameworks import Framework, Gang
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.options import Contradiction, Options, PoolOptions, option
 from pumasi.core.ranks import Rank
-from pumasi.core.spec import Spec, json_schema
+from pumasi.core.reading import json_schema
+from pumasi.core.spec import Spec
 from pumasi.errors import PumasiError, SpecError, UsageError
 from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.registry import Registry

@@ -46,20 +46,6 @@ RUNS = ("RUN",)
 HELP = Option(("-h", "--help"), "show this help")
 JSON = Option(("--json",), "print JSON, for programs")
 
-CLUSTER = "On a cluster"
-NODES = (
-    Option(("--node-selector",), "only nodes with this label *", "KEY=VALUE", group=CLUSTER),
-    Option(
-        ("--toleration",),
-        "nodes with this taint too; KEY alone: any value; all: any taint *",
-        "KEY[=VALUE][:EFFECT]",
-        group=CLUSTER,
-    ),
-    Option(
-        ("--topology",), "labels of nodes that say what is near to what, from narrow to wide *", "LABEL", group=CLUSTER
-    ),
-)
-"""For the verbs that place slots on a cluster's nodes."""
 
 GROUPS: dict[str, dict[str, str]] = {
     "Start": {

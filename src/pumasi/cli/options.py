@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from pumasi.catalogue import Catalogue, catalogue_for, everything_installed
 from pumasi.cli.grammar import Option
 from pumasi.cli.parsing import Arguments
-from pumasi.core.options import LIFE, OUTPUT, PROCESSES, WIRING, Declared, declared
+from pumasi.core.options import LIFE, OUTPUT, PROCESSES, WIRING, Declared, Options, declared
 from pumasi.core.spec import SHORTHANDS, Spec
 from pumasi.errors import UsageError
 
@@ -20,6 +20,11 @@ def as_option(known: Declared) -> Option:
     flag = f"--no-{known.flag[2:]}" if known.off else known.flag
     names = (f"-{known.short}", flag) if known.short else (flag,)
     return Option(names, known.help, "" if known.is_switch else known.value, known.choices(), known.group)
+
+
+def options_of(section: type[Options], *names: str) -> tuple[Option, ...]:
+    """Some options of a section, for verbs that ask for the same."""
+    return tuple(as_option(declared(section)[name]) for name in names)
 
 
 def options_of_runs() -> tuple[Option, ...]:

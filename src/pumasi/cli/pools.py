@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pumasi.cli.grammar import Option
@@ -19,12 +19,12 @@ Examples = tuple[tuple[str, str], ...]
 
 class Words(NamedTuple):
     """What `Pool.words` gives. `flags` narrow down where runs are looked for; `nodes` and `plan` are those of the verbs
-    of these names. Examples go by verb, "help" is the overview; hints go by the word of another tool that they answer.
-    """
+    of these names, the latter made when they are needed. Examples go by verb, "help" is the overview; hints go by the
+    word of another tool that they answer."""
 
     flags: tuple[Option, ...] = ()
     nodes: tuple[Option, ...] = ()
-    plan: tuple[Option, ...] = ()
+    plan: Callable[[], tuple[Option, ...]] = tuple
     examples: Mapping[str, Examples] = {}
     verb_hints: Mapping[str, str] = {}
     option_hints: Mapping[str, str] = {}
@@ -48,7 +48,11 @@ def examples_of(verb: str) -> Examples:
 
 def flags_of(verb: str) -> tuple[Option, ...]:
     """`verb` is a field of `Words`."""
-    return tuple(option for pool in others() for option in getattr(words_of(pool), verb))
+    return tuple(option for pool in others() for option in _flags(words_of(pool), verb))
+
+
+def _flags(words: Words, verb: str) -> tuple[Option, ...]:
+    return words.plan() if verb == "plan" else words.nodes if verb == "nodes" else words.flags
 
 
 def names() -> tuple[str, ...]:
@@ -84,7 +88,7 @@ def refuse_stray(arguments: Arguments, verb: str, *, but: str) -> None:
     """Refuse flags of other pools. `but` says what is given instead of one."""
     for pool in others():
         words = words_of(pool)
-        for option in getattr(words, verb):
+        for option in _flags(words, verb):
             if arguments.has(option.key) and option.key not in words.harmless:
                 raise UsageError(f"{option.names[-1]} is for {kind_of(pool)}, but {but}.", f"Add --on {pool.name}.")
 

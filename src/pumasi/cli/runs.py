@@ -83,12 +83,18 @@ def size_of(spec: Mapping[str, Any]) -> int:
     with contextlib.suppress(UsageError):  # Of a flow that was installed once.
         if size := FLOWS.get(str(spec.get("strategy", "together"))).size(spec):
             return int(size)
+    nodes = spec.get("nodes")
+    trainers = (len(nodes) if nodes else 1) if spec.get("per_node") else spec.get("slots", 1)
+    return int(trainers) + _beside_trainers(spec)
+
+
+def _beside_trainers(spec: Mapping[str, Any]) -> int:
     from pumasi.catalogue import recorded_spec
     from pumasi.core.frameworks import extra_roles
 
-    nodes = spec.get("nodes")
-    trainers = (len(nodes) if nodes else 1) if spec.get("per_node") else spec.get("slots", 1)
-    return int(trainers) + len(extra_roles(recorded_spec(spec)))
+    with contextlib.suppress(UsageError):  # Of what was installed once.
+        return len(extra_roles(recorded_spec(spec)))
+    return 0
 
 
 def times_of(record: RunRecord, events: Iterable[EventRow]) -> tuple[float, float]:

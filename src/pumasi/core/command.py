@@ -8,7 +8,6 @@ from itertools import takewhile
 from pathlib import PurePath
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
-_LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec"))
 
 
 def first_word(command: Sequence[str]) -> str:
@@ -29,7 +28,9 @@ def target_of(command: Sequence[str]) -> str | None:
         return first
     if _PYTHON.fullmatch(program):
         return _python_target(arguments)
-    if program not in _LAUNCHERS or (program == "accelerate" and arguments[:1] != ["launch"]):
+    from pumasi.core.frameworks import is_launcher
+
+    if not is_launcher((program, *arguments)):
         return None
     before_module = takewhile(lambda argument: argument not in ("-m", "--module"), arguments)
     return next((argument for argument in before_module if argument.endswith(".py")), None)

@@ -176,6 +176,9 @@ class Options:
 class PoolOptions(Options):
     """The options of a pool: also what others may ask about the place where the run is."""
 
+    is_elsewhere: ClassVar[bool] = False
+    """Whether programs that the user names by a path are not those of this machine."""
+
     @property
     def most_per_node(self) -> int | None:
         """How many slots of the run may be on one node; None: as many as there is room for."""
@@ -215,3 +218,8 @@ def declared(section: type[Options]) -> Mapping[str, Declared]:
 def _declared(section: Any) -> Mapping[str, Declared]:
     fields = (field for field in dataclasses.fields(section) if "option" in field.metadata)
     return {field.name: field.metadata["option"]._replace(name=field.name) for field in fields}
+
+
+def those_of(section: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values for options of this section."""
+    return {name: value for name, value in values.items() if name in declared(section)}

@@ -156,8 +156,9 @@ class Runner(ABC):
         return str(home)
 
     @abstractmethod
-    async def nodes(self) -> list[Node]:
-        """The nodes and how many slots each has free now."""
+    async def nodes(self, spec: Spec | None = None) -> list[Node]:
+        """The nodes and how many slots each has free now: such as the run asks for, or `spec`, for a task that asks for
+        something else. What is told or reserved until the next call is for the same."""
 
     @abstractmethod
     def capacity(self) -> list[Node]:

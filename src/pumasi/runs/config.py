@@ -17,8 +17,10 @@ from pumasi.catalogue import REGISTRIES, Catalogue, catalogue_for
 from pumasi.core.dotenv import parse as parse_variables
 from pumasi.core.fields import closest, show
 from pumasi.core.options import Declared, declared
-from pumasi.core.spec import Spec, check_variable, parse
+from pumasi.core.reading import parse
+from pumasi.core.spec import Spec, check_variable
 from pumasi.errors import SpecError, UsageError
+from pumasi.registry import POOLS
 
 if TYPE_CHECKING:
     import yaml
@@ -71,12 +73,12 @@ def build_spec(
         _environment_layer(folder, environ, catalogue, mistakes),
         given,
     ]
-    pool = str(next((layer.values["on"] for layer in reversed(layers) if "on" in layer.values), "local"))
+    pool = str(next((layer.values["on"] for layer in reversed(layers) if "on" in layer.values), POOLS.names[0]))
     for layer in layers:
         _expand_gpus(layer, mistakes)
         _expand_groups(layer, catalogue, mistakes)
         _expand_env_file(layer, environ, mistakes, without_values=without_values)
-        _anchor_paths(layer, environ.get("HOME", ""), on_cluster=pool != "local")
+        _anchor_paths(layer, environ.get("HOME", ""), elsewhere=_is_elsewhere(pool))
     merged = _merge(folder, layers, catalogue)
     _check_workdir(merged, mistakes)
     mistakes += _flags_of_other_pools(given, merged.places, catalogue, pool.partition(":")[0])
@@ -110,7 +112,7 @@ def _flag(field: str, catalogue: Catalogue) -> str:
 def _flags_of_other_pools(given: Layer, places: Mapping[str, str], catalogue: Catalogue, pool: str) -> Iterator[str]:
     """Flags that do nothing where the run goes. In a file they are there for the times when it goes elsewhere."""
     for field, name, section, why in catalogue.owned:
-        if field == "on" and name not in (pool, "local"):
+        if field == "on" and name not in (pool, POOLS.names[0]):
             right = "leave one of the two out" if "on" in given.values else f"add --on {name}"
             for option in (option for option in declared(section) if option in given.values):
                 yield f"{given.places[option]}: {why}, but {places.get('on', '--on')} is {pool}; {right}"
@@ -223,14 +225,20 @@ def _is_free(name: str, file: str, mistakes: list[str]) -> bool:
     return True
 
 
-def _anchor_paths(layer: Layer, home: str, *, on_cluster: bool) -> None:
-    """A path is seen from the file that names it. An interpreter without a slash is looked up in PATH later, and on a
-    cluster it is one of the image."""
+def _is_elsewhere(pool: str) -> bool:
+    name = pool.partition(":")[0]
+    options = POOLS.get(name).options if POOLS.has(name) else None
+    return options is not None and bool(options.is_elsewhere)
+
+
+def _anchor_paths(layer: Layer, home: str, *, elsewhere: bool) -> None:
+    """A path is seen from the file that names it. An interpreter without a slash is looked up in PATH later, and where
+    the run is elsewhere it is one of that place."""
     for field in ("workdir", "python"):
         value = layer.values.get(field)
         if isinstance(value, (str, os.PathLike)):
             path = os.fspath(value)
-            inside = field == "python" and on_cluster
+            inside = field == "python" and elsewhere
             if not inside:
                 path = _from_home(path, home)
             here = field == "workdir" or ("/" in path and not inside)

@@ -398,7 +398,7 @@ class Manager:
     async def _find_room(self, task: str, attempt: int) -> manage.Event:
         looked, spec, size = time.monotonic(), self._work(task, attempt).spec, self._size(task)
         try:
-            nodes = await self._pool.nodes()
+            nodes = await self._pool.nodes(spec if self._lives[task].task.options else None)
             placement = plan(nodes, spec.slots, most_per_node=spec.place.most_per_node).placement
         except Unreachable as error:
             refused = manage.Refused(time.monotonic(), task, attempt, error.message, False, error.hint)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pumasi.core.planning import Node
 from pumasi.pools.base import Order, Runner, Sink
+
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
 
 NODE = "memory"
 DONE = {"cause": "done"}
@@ -53,7 +56,7 @@ class MemoryPool(Runner):
         self._sinks: dict[Key, tuple[Order, Sink]] = {}
         self.changed = lambda: None
 
-    async def nodes(self) -> list[Node]:
+    async def nodes(self, spec: Spec | None = None) -> list[Node]:
         return [Node(NODE, self._slots - sum(self._held.values()))]
 
     def capacity(self) -> list[Node]:
@@ -71,27 +74,31 @@ class MemoryPool(Runner):
 
     async def launch(self, order: Order, sink: Sink) -> None:
         self.world.start((order.task, order.attempt))
-        self._follow(order, sink)
+        self._follow(order, sink, {})
 
     def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
         self._held[order.task] = sum(config["slots"] for config in order.configs)
-        self._follow(order, sink)
+        self._follow(order, sink, heard)
 
-    def _follow(self, order: Order, sink: Sink) -> None:
+    def _follow(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
         key = order.task, order.attempt
         self._sinks[key] = order, sink
-        asyncio.get_running_loop().call_soon(self._show, key)
+        asyncio.get_running_loop().call_soon(self._show, key, heard)
 
-    def _show(self, key: Key) -> None:
+    def _show(self, key: Key, heard: Mapping[int, int]) -> None:
         """What there is to see of it, from its beginning."""
+        if key not in self._sinks:  # It was let go of.
+            return
         order, sink = self._sinks[key]
         if key not in self.world.alive and key not in self.world.over:
             self._forget(key)
             sink.refused(order, "Its manager was lost before it was started.", False, "")
             return
         sink.said(order, {"event": "running", "ranks": [{"rank": 0, "node": 0, "pid": 1}]})
+        first = order.configs[0]["first"]
         for number, line in enumerate(self.world.output.get(order.task, ()), 1):
-            sink.frames(order, f"{order.configs[0]['first']}.{number} 0|{line}\n".encode())
+            if number > heard.get(first, 0):
+                sink.frames(order, f"{first}.{number} {number:013d}|{line}\n".encode())
         if not self.world.holds:
             self.world.finish(key)
         self.look()

@@ -82,7 +82,7 @@ def _nodes(arguments: Arguments) -> Room:
     if arguments.last("free") is not None:
         raise UsageError("--free and --on both say what is free.", "Leave one of them out.")
     pool = pool_with_nodes(word)
-    room = pool.room(pool.scope(word.partition(":")[2], {}), all_given(arguments, words_of(pool).plan))
+    room = pool.room(pool.scope(word.partition(":")[2], {}), all_given(arguments, words_of(pool).plan()))
     if room is None:
         raise no_nodes(word)
     return room

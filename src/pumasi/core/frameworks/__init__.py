@@ -35,6 +35,7 @@ __all__ = [
     "find_framework",
     "hint",
     "hostfile",
+    "is_launcher",
     "is_reaching_out",
     "needs_shared_memory",
     "package_of",
@@ -129,6 +130,12 @@ def extra_roles(spec: Spec) -> tuple[str, ...]:
 def decides(gang: Gang, rank: Rank, chosen: str) -> bool:
     """Whether the task is not over before this rank has ended."""
     return all(framework.decides(gang, rank) for framework in _asked(chosen))
+
+
+def is_launcher(command: Sequence[str]) -> bool:
+    """Whether the command begins with a program that starts ranks."""
+    known = (launcher.split() for framework in FRAMEWORKS for launcher in framework.launchers)
+    return any(list(command[: len(words)]) == words for words in known)
 
 
 def is_reaching_out(program: str) -> bool:

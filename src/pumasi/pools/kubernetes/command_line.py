@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pumasi.cli.grammar import CLUSTER, NODES, Option
+from pumasi.cli.grammar import Option
 from pumasi.cli.pools import Words
 from pumasi.errors import SpecError, UsageError
 from pumasi.pools.kubernetes.target import Target
@@ -13,13 +13,22 @@ GPU_RESOURCE = Option(("--gpu-resource",), "what the cluster calls a GPU (nvidia
 NAMESPACE = Option(("-n", "--namespace"), "accepted as kubectl does; nodes belong to no namespace", "NAME")
 _POD = "On a cluster: kubectl get pods -l pumasi.dev/run=RUN, then kubectl"
 
+
+def _plan() -> tuple[Option, ...]:
+    from pumasi.cli.options import options_of
+    from pumasi.pools.kubernetes.options import CLUSTER, KubernetesOptions
+
+    places = options_of(KubernetesOptions, "node_selector", "tolerations", "topology")
+    return (GPU_RESOURCE._replace(group=CLUSTER), NAMESPACE._replace(group=CLUSTER), *places)
+
+
 WORDS = Words(
     flags=(
         Option(("-n", "--namespace"), "in that namespace of the cluster", "NAME"),
         Option(("-A", "--all-namespaces"), "in all namespaces of the cluster"),
     ),
     nodes=(GPU_RESOURCE, NAMESPACE),
-    plan=(GPU_RESOURCE._replace(group=CLUSTER), NAMESPACE._replace(group=CLUSTER), *NODES),
+    plan=_plan,
     examples={
         "help": (("pumasi run --on k8s --gpus 6 train.py", "six GPUs, wherever a cluster has them free"),),
         "run": (("pumasi run --on k8s --gpus 6 --image IMG train.py", "on the GPUs of a cluster"),),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 from pumasi.core.fields import amount, distinct, group, many, optional, seconds, switch, text
 from pumasi.core.options import Contradiction, PoolOptions, option
@@ -34,6 +34,7 @@ def _to_labels(value: object) -> object:
 
 @dataclass(frozen=True)
 class KubernetesOptions(PoolOptions):
+    is_elsewhere: ClassVar[bool] = True
     namespace: str | None = option(
         optional(text(notation.namespace)),
         "the namespace",

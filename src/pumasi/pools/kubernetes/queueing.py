@@ -134,14 +134,17 @@ def leave_room(
     avoid: Collection[str] = (),
     own: Iterable[Mapping[str, int]] = (),
     passed: Collection[Age] = (),
+    apart: Sequence[tuple[Mapping[str, int], Wish]] = (),
 ) -> Left:
     """What there is for `wish` when those before it have taken what they can. It does without the nodes in `avoid`, and
-    `own` are the shares of its pods that are not there yet. No room is kept for the runs in `passed`."""
-    resources = {resource for each in (wish, *(waiter.wish for waiter in ahead)) for resource in each.needs}
+    `own` are the shares of its pods that are not there yet, `apart` those of pods of the same run that ask for other
+    things. No room is kept for the runs in `passed`."""
+    wishes = (wish, *(waiter.wish for waiter in ahead), *(other for _, other in apart))
+    resources = {resource for each in wishes for resource in each.needs}
     held = taken(pods, resources)
     there = {(pod["metadata"].get("labels", {}).get(RUN), pod["spec"].get("nodeName")) for pod in pods}
-    for shares in own:
-        _take(held, shares, wish)
+    for shares, asked in (*((each, wish) for each in own), *apart):
+        _take(held, shares, asked)
     fitting = []
     for waiter in ahead:
         if waiter.placement:

@@ -267,6 +267,10 @@ class KubernetesRunner(Runner):
         self._volume: volumes.Volume | None = None
         self._has_told = False
         self._held: dict[str, Mapping[str, int]] = {}
+        self._asking = spec
+        """What room was looked for last."""
+        self._apart: dict[str, Spec] = {}
+        """Tasks that hold something, and ask for something else than the run does."""
         self._keep = 0.0
         self.copy = record
         self.changed = lambda: None
@@ -298,13 +302,16 @@ class KubernetesRunner(Runner):
 
     # ---- where there is room
 
-    async def nodes(self) -> list[Node]:
-        spec = self._spec
+    async def nodes(self, spec: Spec | None = None) -> list[Node]:
+        self._asking = spec = spec or self._spec
         self._record.waits = True
         self._record.extend(spec.start_timeout + spec.grace + self.confirm, self._keep)
         if not self.is_blind:
             try:
                 looking, self._looking = self._looking, None
+                if looking is not None and spec is not self._spec:
+                    await end_task(looking)
+                    looking = None
                 self._rooms, _ = await (looking or self._look())
             except Forbidden:
                 self.is_blind = True
@@ -407,20 +414,20 @@ class KubernetesRunner(Runner):
             manager = "" if self._record.manager else " One of the pods is the run's manager."
             raise DoesNotFit(f"{said}{manager}", quotas.hint(self._kubectl))
 
-    def _samples(self, shares: Iterable[int]) -> list[manifests.Object]:
-        return [_sample(self._spec, self._framework, self._code, share) for share in shares]
+    def _samples(self, shares: Iterable[int], spec: Spec | None = None) -> list[manifests.Object]:
+        return [_sample(spec or self._spec, self._framework, self._code, share) for share in shares]
 
     def _least_needs(self, order: Order) -> dict[str, float]:
         try:
             shares = self._best_shares(sum(config["slots"] for config in order.configs))
         except DoesNotFit:  # A node has gone meanwhile.
             shares = [config["slots"] for config in order.configs]
-        return quotas.asked_by(self._samples(shares))
+        return quotas.asked_by(self._samples(shares, order.spec))
 
     def shortage(self, slots: int) -> Shortage:
         """Who has to wait hears of every change from now on."""
         self._lookout.follow()
-        short, resource = self._shortfall(slots), holding.scarce(wish_of(self._spec).needs)
+        short, resource = self._shortfall(slots), holding.scarce(wish_of(self._asking).needs)
         volume = f" {self._about_volume()}" if self._single else ""
         said = holding.words(short, resource)
         remark = (f"{said}." if said else "") + volume
@@ -434,7 +441,7 @@ class KubernetesRunner(Runner):
         usable = {room.name for room in self._rooms if not room.out}
         free, there = sum(room.free for room in self._rooms), self._leave_room(pods, ()).rooms
         kept = sum(room.free for room in there if room.name in usable) - free
-        resource = holding.scarce(wish_of(self._spec).needs)
+        resource = holding.scarce(wish_of(self._asking).needs)
         uses = holding.uses(pods, resource, usable, self._namespace)
         out = {room.name: room.out for room in self._rooms if room.out and room.total}
         return holding.Shortfall(slots, free, uses, kept, out, sum(not each.placement for each in self._waiters))
@@ -460,8 +467,15 @@ class KubernetesRunner(Runner):
 
     def _leave_room(self, pods: Sequence[Object], ahead: Sequence[Waiter]) -> Left:
         foreign = [pod for pod in pods if not self._is_held(pod)]
-        wish, held, passed = wish_of(self._spec), self._held.values(), self._passed()
-        return leave_room(self._view.nodes, foreign, wish, ahead, self._avoided(), held, passed)
+        alike = {task for task in self._held if self._apart.get(task, self._spec) is self._asking}
+        own = [shares for task, shares in self._held.items() if task in alike]
+        apart = [
+            (shares, wish_of(self._apart.get(task, self._spec)))
+            for task, shares in self._held.items()
+            if task not in alike
+        ]
+        wish, avoid = wish_of(self._asking), self._avoided()
+        return leave_room(self._view.nodes, foreign, wish, ahead, avoid, own, self._passed(), apart)
 
     def _passed(self) -> set[Age]:
         """The older runs that could have started for long, and did not."""
@@ -508,7 +522,7 @@ class KubernetesRunner(Runner):
 
     def capacity(self) -> list[Node]:
         if self.is_blind:
-            return [Node(f"pod-{number}", 1) for number in range(self._spec.slots)]
+            return [Node(f"pod-{number}", 1) for number in range(self._asking.slots)]
         return [Node(each.name, each.total, each.domains) for each in self._rooms]
 
     def addresses(self, nodes: Sequence[str]) -> Sequence[str]:
@@ -519,9 +533,9 @@ class KubernetesRunner(Runner):
         """The scheduler has the last word, and only our own tasks know before. A container numbers its GPUs from 0."""
         if not self.is_blind and not await self._settle(placement):
             return None
-        self._held[task] = placement
+        self._hold(task, placement, self._asking)
         self._fitting.clear()
-        if self._spec.gpu != "required":
+        if self._asking.gpu != "required":
             return {}
         return {node: [str(number) for number in range(share)] for node, share in placement.items()}
 
@@ -556,12 +570,13 @@ class KubernetesRunner(Runner):
 
     def release(self, task: str) -> None:
         self._held.pop(task, None)
+        self._apart.pop(task, None)
 
     # ---- gangs
 
     async def launch(self, order: Order, sink: Sink) -> None:
         """What the pods need may be refused, or not get there: then no pod is made, and it is tried anew."""
-        self._hold(order)
+        self._hold_for(order)
         try:
             pods = await self.make_pods(order)
         except (Conflict, Forbidden, Rejected, Unreachable) as error:
@@ -573,19 +588,23 @@ class KubernetesRunner(Runner):
             return
         gang = self._gang(order, sink)
         gang.needs = self._least_needs(order)
-        gang.patched = bool(self._spec[KubernetesOptions].patches)
+        gang.patched = bool((order.spec or self._spec)[KubernetesOptions].patches)
         self._start(gang, gang.run(pods))
 
     def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
         gang = self._gang(order, sink)
-        self._hold(order)
+        self._hold_for(order)
         ran = self.found is not None and self.found.tasks[order.task].state != "starting"
         self._start(gang, gang.run((), heard, ran=ran))
 
-    def _hold(self, order: Order) -> None:
-        self._held[order.task] = {
-            node: config["slots"] for node, config in zip(order.nodes, order.configs, strict=True)
-        }
+    def _hold_for(self, order: Order) -> None:
+        shares = {node: config["slots"] for node, config in zip(order.nodes, order.configs, strict=True)}
+        self._hold(order.task, shares, order.spec or self._spec)
+
+    def _hold(self, task: str, shares: Mapping[str, int], spec: Spec) -> None:
+        self._held[task] = shares
+        if spec is not self._spec:
+            self._apart[task] = spec
 
     def _gang(self, order: Order, sink: Sink) -> PodGang:
         return PodGang(self._api, self._namespace, self._run, order, sink, self._whole, self._away)
@@ -609,6 +628,7 @@ class KubernetesRunner(Runner):
 
     def _forget(self, key: tuple[str, int]) -> None:
         gang, task = self._gangs.pop(key), self._tasks.pop(key)
+        self._over = {task: at for task, at in self._over.items() if time.monotonic() - at < LEAVING}
         self._over[gang.order.task] = time.monotonic()
         self.release(gang.order.task)
         if gang.lost_nodes:
@@ -619,6 +639,7 @@ class KubernetesRunner(Runner):
             self._record.waits = False
             if not gang.lost_nodes:  # Nobody saw the end of what was there: it may still call that Service.
                 self._spare(*key)
+        self._stars.pop(key, None)
         if not task.cancelled() and (error := task.exception()):
             self.fail(error)
 

@@ -55,7 +55,7 @@ class LocalRunner(Runner):
         self._gangs: dict[tuple[str, int], LocalGang] = {}
         self._environments: set[str] = set()
 
-    async def nodes(self) -> list[Node]:
+    async def nodes(self, spec: Spec | None = None) -> list[Node]:
         if self._gpus and self._pretended is None:
             return [Node(platform.node(), len(self._free_gpus()))]
         return self.capacity()

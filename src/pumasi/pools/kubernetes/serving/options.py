@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pumasi.cli.grammar import CLUSTER, NODES, Option
+from pumasi.cli.grammar import Option
+from pumasi.cli.options import options_of
+from pumasi.pools.kubernetes.options import CLUSTER, KubernetesOptions
 
 if TYPE_CHECKING:
     from pumasi.cli.parsing import Arguments
@@ -38,7 +40,7 @@ OPTIONS = (
         ("ClusterIP", "NodePort", "LoadBalancer"),
         CLUSTER,
     ),
-    *NODES[:2],
+    *options_of(KubernetesOptions, "node_selector", "tolerations"),
     Option(("--dry-run",), "print the objects as YAML, and make nothing", group=CLUSTER),
     Option(("--list",), "list what is served in the namespace, and how to reach it", group=CLUSTER),
     Option(("--token",), "print the token of what is served as --name, and its address", group=CLUSTER),
