@@ -25,6 +25,7 @@ import pytest
 from pumasi.cli import main
 from pumasi.cli.grammar import EXIT_CODES, SUMMARIES, Option, load
 from pumasi.cli.verbs import nodes
+from pumasi.core.events import unpack
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.spec import known_names
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, NotThere, Rejected
@@ -297,7 +298,7 @@ def _keep_runs(home: Path) -> None:
         store.append_log(record.id, 0, b"0.1 1763240000000|loss: 0.5\n0.2 1763240000001~50%\n")
         store.add_metrics(record.id, [MetricRow(time.time(), 0, 0, 1, None, "loss", 0.5)])
         outcome: dict[str, object] = {"verdict": state, "reason": "It ended."}
-        store.add_event(record.id, time.time(), "finished", {"run": record.id, **outcome})
+        store.add_event(record.id, time.time(), unpack("finished", {"run": record.id, **outcome}))
         store.update_run(record.id, state=state, ended=time.time(), exit_code=0, ranks=1, outcome=outcome)
 
 

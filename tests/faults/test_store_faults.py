@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pumasi.core.events import unpack
 from pumasi.errors import SystemTrouble
 from pumasi.store import MetricRow, Store
 
@@ -65,7 +66,7 @@ def a_run(home: Path) -> str:
     """In a store that nobody holds open afterwards."""
     with closing(Store.open(home)) as store:
         run_id = store.create_run("train", {"slots": 2}, 1.0).id
-        store.add_event(run_id, 1.0, "note", {"text": "hello"})
+        store.add_event(run_id, 1.0, unpack("note", {"text": "hello"}))
         store.append_log(run_id, 0, line(1))
     return run_id
 
@@ -75,7 +76,7 @@ def writes(store: Store, run_id: str) -> list[Callable[[], object]]:
     return [
         lambda: store.create_run("train", {"text": "x" * 500_000}, 1.0),
         lambda: store.update_run(run_id, outcome={"text": "x" * 500_000}),
-        lambda: store.add_event(run_id, 1.0, "note", {"text": "x" * 500_000}),
+        lambda: store.add_event(run_id, 1.0, unpack("note", {"text": "x" * 500_000})),
         lambda: store.add_metrics(run_id, many),
         lambda: store.append_log(run_id, 1, line(1, b"x" * 500_000)),
     ]
@@ -88,7 +89,7 @@ def writes(store: Store, run_id: str) -> list[Callable[[], object]]:
 def test_a_full_disk_is_told_in_a_sentence_and_forgotten_when_there_is_space(disk: SmallDisk) -> None:
     run_id = a_run(disk.home)
     with closing(Store.open(disk.home)) as store:
-        store.add_event(run_id, 2.0, "note", {})
+        store.add_event(run_id, 2.0, unpack("note", {}))
         disk.fill()
         for write in writes(store, run_id):
             with pytest.raises(SystemTrouble, match=r"^The disk under .* is full\.\n") as trouble:
@@ -96,7 +97,7 @@ def test_a_full_disk_is_told_in_a_sentence_and_forgotten_when_there_is_space(dis
             assert "Free some space" in trouble.value.hint
         assert ([run.id for run in store.runs()], len(store.events(run_id))) == ([run_id], 2)
         disk.free()
-        store.add_event(run_id, 3.0, "note", {})
+        store.add_event(run_id, 3.0, unpack("note", {}))
         store.add_metrics(run_id, [MetricRow(1.0, 0, 0, 1, None, "loss", 0.5)])
         store.append_log(run_id, 1, line(2))
         other = store.create_run("train", {}, 1.0).id
@@ -115,9 +116,9 @@ def test_what_is_there_can_be_read_while_the_disk_is_full(disk: SmallDisk) -> No
         assert [frame.text for frame in store.read_log(run_id, tail=1)] == [b"hello"]
         assert store.manager_pid(run_id) is None
         with pytest.raises(SystemTrouble, match="is full"):
-            store.add_event(run_id, 2.0, "note", {})
+            store.add_event(run_id, 2.0, unpack("note", {}))
         disk.free()
-        store.add_event(run_id, 2.0, "note", {})
+        store.add_event(run_id, 2.0, unpack("note", {}))
         assert len(store.events(run_id)) == 2
 
 
@@ -194,8 +195,9 @@ def test_a_run_with_a_file_that_can_not_be_removed_is_deleted_as_soon_as_it_can(
 def test_a_read_only_home_can_be_read_but_not_written(disk: SmallDisk, left_open: bool) -> None:
     run_id = a_run(disk.home)
     if left_open:
-        code = "import sys, os, pathlib, pumasi.store as s; t = s.Store.open(pathlib.Path(sys.argv[1])); "
-        code += "t.add_event(sys.argv[2], 2.0, 'note', {}); os.kill(os.getpid(), 9)"
+        code = "import sys, os, pathlib, pumasi.store as s; from pumasi.core.events import Note; "
+        code += "t = s.Store.open(pathlib.Path(sys.argv[1])); "
+        code += "t.add_event(sys.argv[2], 2.0, Note()); os.kill(os.getpid(), 9)"
         subprocess.run([sys.executable, "-c", code, disk.home, run_id], check=False)
         assert (disk.home / "pumasi.db-wal").stat().st_size > 0
     disk.set_read_only()
@@ -211,7 +213,7 @@ def test_a_read_only_home_can_be_read_but_not_written(disk: SmallDisk, left_open
                 write()
             assert trouble.value.hint == ELSEWHERE
         disk.set_writable()
-        store.add_event(run_id, 3.0, "note", {})
+        store.add_event(run_id, 3.0, unpack("note", {}))
         assert len(store.events(run_id)) == 2 + left_open
         assert (store.folder(run_id) / "logs").exists()
 
@@ -228,7 +230,7 @@ def test_a_home_that_can_not_be_made_is_told_in_a_sentence(disk: SmallDisk) -> N
 def test_a_read_only_store_that_would_have_to_recover_says_so_rather_than_tell_old_news(disk: SmallDisk) -> None:
     run_id = a_run(disk.home)
     store = Store.open(disk.home)
-    store.add_event(run_id, 2.0, "note", {})
+    store.add_event(run_id, 2.0, unpack("note", {}))
     copy = disk.folder / "copy"
     subprocess.run(["cp", "-r", disk.home, copy], check=True)
     (copy / "pumasi.db-shm").unlink()
@@ -282,7 +284,7 @@ def use_all(store: Store, run_id: str) -> None:
     store.last_metrics(run_id)
     store.add_metrics(run_id, [MetricRow(1.0, 0, 0, 1, None, "loss", 0.5)])
     store.metrics(run_id)
-    store.add_event(run_id, 1.0, "note", {})
+    store.add_event(run_id, 1.0, unpack("note", {}))
     store.create_run("train", {}, 1.0)
     store.delete_run(run_id)
 

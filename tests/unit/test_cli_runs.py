@@ -14,6 +14,7 @@ from datetime import datetime
 import pytest
 
 from pumasi.cli.verbs import attach, logs
+from pumasi.core.events import unpack
 from pumasi.core.frames import Frame
 from pumasi.errors import UsageError
 from pumasi.runs import control
@@ -50,10 +51,12 @@ def failed(store: Store) -> RunRecord:
         ranks=2,
         placement={"here": 2},
     )
-    store.add_event(record.id, now - 99, "planned", {"placement": {"here": 2}, "framework": "torch", "because": "told"})
-    store.add_event(record.id, now - 99, "running", {"attempt": 0, "ranks": RANKS})
-    store.add_event(record.id, now - 88, "rank ended", {"attempt": 0, "rank": 1, "code": 1, "signal": None})
-    store.add_event(record.id, now - 87, "finished", dict(OUTCOME))
+    store.add_event(
+        record.id, now - 99, unpack("planned", {"placement": {"here": 2}, "framework": "torch", "because": "told"})
+    )
+    store.add_event(record.id, now - 99, unpack("running", {"attempt": 0, "ranks": RANKS}))
+    store.add_event(record.id, now - 88, unpack("rank ended", {"attempt": 0, "rank": 1, "code": 1, "signal": None}))
+    store.add_event(record.id, now - 87, unpack("finished", dict(OUTCOME)))
     lines = [(0, "|", "hello"), (1, "|", "hi"), (0, ":", "oh"), (1, "~", "10%"), (1, "|", "100%"), (0, "|", "bye")]
     frames = [f"{rank}.{seq} {MS + seq * 1000}{kind}{text}\n" for seq, (rank, kind, text) in enumerate(lines)]
     store.append_log(record.id, 0, "".join(frames).encode())
@@ -101,8 +104,8 @@ def test_show_and_wait_tell_how_long_a_run_waited(pumasi: Pumasi, failed: RunRec
     store.delete_run(failed.id)
     again = store.create_run("train", SPEC, first.at - 41)
     store.update_run(again.id, state="failed", started=first.at, ended=first.at + 12, exit_code=1, outcome=OUTCOME)
-    store.add_event(again.id, first.at - 40, "waiting", {"reason": "4 GPUs are busy."})
-    store.add_event(again.id, first.at, "running", {"attempt": 0, "ranks": RANKS})
+    store.add_event(again.id, first.at - 40, unpack("waiting", {"reason": "4 GPUs are busy."}))
+    store.add_event(again.id, first.at, unpack("running", {"attempt": 0, "ranks": RANKS}))
     failed = store.run(again.id)
     assert pumasi("show")[1].startswith(f"{failed.id}  failed, 12 s (waited 40 s)\n")
     assert f"{failed.id} failed after 12 s (waited 40 s): Rank 1" in pumasi("show")[1]
@@ -218,8 +221,8 @@ def test_following_the_logs_of_a_run_that_waits_says_so_and_why(
 ) -> None:
     record = store.create_run("train", SPEC, time.time())
     happens = [
-        lambda: store.add_event(record.id, time.time(), "waiting", {"reason": "4 GPUs are busy."}),
-        lambda: store.add_event(record.id, time.time(), "waiting", {"reason": "2 GPUs are busy."}),
+        lambda: store.add_event(record.id, time.time(), unpack("waiting", {"reason": "4 GPUs are busy."})),
+        lambda: store.add_event(record.id, time.time(), unpack("waiting", {"reason": "2 GPUs are busy."})),
         lambda: store.append_log(record.id, 0, b"0.1 1763240000000|hello\n"),
         lambda: store.update_run(record.id, state="done", ended=time.time()),
     ]

@@ -18,6 +18,7 @@ from pumasi.cli.view.board import Board
 from pumasi.cli.view.printer import to_streams
 from pumasi.cli.view.text import width
 from pumasi.cli.view.views import JsonView, PlainView
+from pumasi.core.events import unpack
 from pumasi.core.frames import Frame
 from pumasi.core.metrics import Reading
 
@@ -46,13 +47,13 @@ DONE: dict[str, Any] = {"verdict": "done", "reason": "Done.", "hint": "", "rank"
 
 
 def play(view: Any, finished: dict[str, Any]) -> None:
-    view.event(100.0, "planned", PLANNED)
-    view.event(100.1, "starting", {"attempt": 0})
-    view.event(100.2, "running", RUNNING)
+    view.event(100.0, unpack("planned", PLANNED))
+    view.event(100.1, unpack("starting", {"attempt": 0}))
+    view.event(100.2, unpack("running", RUNNING))
     view.output([Frame(0, 0, 100300, b"|", b"hello"), Frame(1, 0, 100300, b":", b"oh")])
     view.reading(0, Reading({"loss": 0.3125, "accuracy": 0.875}, step=3))
-    view.event(112.5, "rank ended", {"attempt": 0, "rank": 1, "code": 1, "signal": None})
-    view.event(112.5, "finished", finished)
+    view.event(112.5, unpack("rank ended", {"attempt": 0, "rank": 1, "code": 1, "signal": None}))
+    view.event(112.5, unpack("finished", finished))
     view.close()
 
 
@@ -76,7 +77,7 @@ def test_the_time_that_a_run_waited_is_told_apart_from_the_time_that_it_took(
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     view = PlainView(to_streams, ranks=2)
-    view.event(60.2, "waiting", {"reason": "4 GPUs are busy."})
+    view.event(60.2, unpack("waiting", {"reason": "4 GPUs are busy."}))
     play(view, DONE)
     assert "pumasi: train-x7k2p is done after 12 s (waited 40 s) · loss" in capsysbinary.readouterr().err.decode()
 
@@ -139,11 +140,11 @@ def test_a_quiet_run_says_nothing_unless_it_goes_wrong(capsysbinary: pytest.Capt
 
 def test_waiting_notes_and_restarts_are_told_as_they_happen(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     view = PlainView(to_streams, ranks=1)
-    view.event(1.0, "note", {"text": "Keras 3 is mended."})
-    view.event(2.0, "waiting", {"reason": "both GPUs are busy"})
-    view.event(3.0, "restarting", {"attempt": 1, "reason": "Rank 0 was killed."})
-    view.event(4.0, "ending", {"why": "stopped"})
-    view.event(5.0, "left", {"run": "train-x7k2p"})
+    view.event(1.0, unpack("note", {"text": "Keras 3 is mended."}))
+    view.event(2.0, unpack("waiting", {"reason": "both GPUs are busy"}))
+    view.event(3.0, unpack("restarting", {"attempt": 1, "reason": "Rank 0 was killed."}))
+    view.event(4.0, unpack("ending", {"why": "stopped"}))
+    view.event(5.0, unpack("left", {"run": "train-x7k2p"}))
     assert capsysbinary.readouterr().err.decode().splitlines() == [
         "pumasi: Keras 3 is mended.",
         "pumasi: waiting: both GPUs are busy",
@@ -156,7 +157,7 @@ def test_waiting_notes_and_restarts_are_told_as_they_happen(capsysbinary: pytest
 
 
 def task_event(board: Board, kind: str, task: str, number: int, **data: Any) -> None:
-    board.event(100.0, kind, {"task": task, "numbers": [number, 1], "attempt": 0, **data})
+    board.event(100.0, unpack(kind, {"task": task, "numbers": [number, 1], "attempt": 0, **data}))
 
 
 def test_of_several_tasks_those_that_run_are_shown_by_name() -> None:
@@ -177,7 +178,7 @@ def test_of_several_tasks_those_that_run_are_shown_by_name() -> None:
 def test_a_plan_for_several_nodes_says_what_goes_where(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     gpus = {"node-0": ["GPU-1", "GPU-2"], "node-1": ["GPU-3"]}
     plan = {**PLANNED, "placement": {"node-0": 2, "node-1": 1}, "chief": "node-1", "gpus": gpus, "framework": "none"}
-    PlainView(to_streams, ranks=3).event(1.0, "planned", {**plan, "because": "no framework imported"})
+    PlainView(to_streams, ranks=3).event(1.0, unpack("planned", {**plan, "because": "no framework imported"}))
     assert capsysbinary.readouterr().err.decode() == (
         "pumasi: train-x7k2p · 3 slots: 2 on node-0, 1 on node-1; the chief on node-1 · no framework imported"
         " · 3 GPUs, each rank sees all · python 3.11 (.venv)\n"
@@ -203,9 +204,9 @@ def test_json_has_no_word_for_a_loss_that_is_not_a_number(capfd: pytest.CaptureF
 
 def board_of(ranks: int, nodes: int = 1) -> Board:
     board = Board()
-    board.event(100.0, "planned", PLANNED)
+    board.event(100.0, unpack("planned", PLANNED))
     seats = [{"rank": rank, "node": f"node-{rank % nodes}", "role": "worker"} for rank in range(ranks)]
-    board.event(101.0, "running", {"attempt": 0, "ranks": seats})
+    board.event(101.0, unpack("running", {"attempt": 0, "ranks": seats}))
     return board
 
 
@@ -221,7 +222,7 @@ def test_the_live_view_of_one_process_is_a_line_with_state_time_and_metrics() ->
 def test_the_live_view_of_a_gang_has_a_row_for_each_rank() -> None:
     board = board_of(2, nodes=2)
     board.reading(1, Reading({"loss": 0.25}, epoch=2))
-    board.event(120.0, "rank ended", {"rank": 0, "code": 3, "signal": None})
+    board.event(120.0, unpack("rank ended", {"rank": 0, "code": 3, "signal": None}))
     lines = [line.rstrip() for line in live.draw(board, {1: "40%"}, 175.0, 80, 24)]
     assert lines == [
         "[0]  node-0  worker  exit 3",
@@ -233,7 +234,7 @@ def test_the_live_view_of_a_gang_has_a_row_for_each_rank() -> None:
 def test_many_ranks_are_summed_up_in_one_line() -> None:
     board = board_of(64)
     board.reading(5, Reading({"loss": 0.25}))
-    board.event(120.0, "rank ended", {"rank": 63, "code": None, "signal": "SIGKILL"})
+    board.event(120.0, unpack("rank ended", {"rank": 63, "code": None, "signal": "SIGKILL"}))
     assert live.draw(board, {}, 175.0, 80, 24) == [
         "train-x7k2p · running · 1:14 · 64 ranks: 63 running, 1 SIGKILL · loss 0.25"
     ]
@@ -242,21 +243,21 @@ def test_many_ranks_are_summed_up_in_one_line() -> None:
 def test_no_line_of_the_live_view_is_wider_than_the_terminal() -> None:
     board = board_of(2)
     board.reading(0, Reading({f"metric_number_{index}": 0.5 for index in range(9)}))
-    board.event(120.0, "waiting", {"reason": "품앗이 " * 40})
+    board.event(120.0, unpack("waiting", {"reason": "품앗이 " * 40}))
     assert all(width(line) < 60 for line in live.draw(board, {1: "x" * 500}, 175.0, 60, 24))
 
 
 SHOW = """
 import sys, time
 sys.path[:0] = {path!r}
-from test_cli_views import DONE, PLANNED, RUNNING, Frame, Reading
+from test_cli_views import DONE, PLANNED, RUNNING, Frame, Reading, unpack
 from pumasi.cli.view.live import LiveView
 from pumasi.cli.view.views import is_live
 assert is_live()
 view = LiveView(ranks=2)
 now = time.time()
-view.event(now, "planned", PLANNED)
-view.event(now, "running", RUNNING)
+view.event(now, unpack("planned", PLANNED))
+view.event(now, unpack("running", RUNNING))
 deadline = now + 20
 for step in range(100_000):
     view.output([Frame(step % 2, step, 0, b"|", b"line %d" % step), Frame(0, step, 0, b"^", b"%d done" % step)])
@@ -268,7 +269,7 @@ assert view._drawn == 3, "nothing was drawn"
 view.ask("Stop it?")
 view.ask("")
 view.output([Frame(0, step + 1, 0, b":", b"last line")])
-view.event(time.time(), "finished", DONE)
+view.event(time.time(), unpack("finished", DONE))
 view.close()
 """
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pumasi.core.events import kind_of
 from pumasi.core.spec import Spec
 from pumasi.errors import SystemTrouble
 from pumasi.runs import control, session
@@ -69,7 +70,7 @@ def test_who_sees_that_a_run_has_ended_finds_out_how(store: Store, monkeypatch: 
     update, seen = store.update_run, list[str]()
 
     def watch(run_id: str, **fields: object) -> None:
-        seen.extend(event.kind for event in store.events(run_id))
+        seen.extend(kind_of(row.event) for row in store.events(run_id))
         update(run_id, **fields)
 
     monkeypatch.setattr(store, "update_run", watch)

@@ -29,7 +29,7 @@ from pumasi.pools.kubernetes.manifests import (
     TASK,
     WORK,
     CodeObjects,
-    Gang,
+    GangSpec,
     Object,
     Owner,
 )
@@ -38,7 +38,7 @@ from pumasi.runs.folder import LARGEST
 RUN_ID = "train-abcde"
 OWNER = Owner("ConfigMap", RUN_ID, "uid-1")
 SMALL = CodeObjects(f"{RUN_ID}-code", 1, ())
-GANG = Gang(RUN_ID, "main", 2, OWNER, "10.0.0.7", True, "", "none", SMALL)
+GANG = GangSpec(RUN_ID, "main", 2, OWNER, "10.0.0.7", True, "", "none", SMALL)
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LARGEST_VARIABLE = 131_072
 LARGEST_MAP = 1 << 20
@@ -48,7 +48,7 @@ def spec_of(**fields: Any) -> Spec:
     return parse_spec({"command": ["train.py"], "on": "k8s", **fields})
 
 
-def pod(gang: Gang = GANG, index: int = 0, slots: int = 1, **fields: Any) -> Object:
+def pod(gang: GangSpec = GANG, index: int = 0, slots: int = 1, **fields: Any) -> Object:
     return manifests.pod(spec_of(**fields), gang, index, f"node-{index}", {"slots": slots, "word": "value"})
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pumasi.core.events import Finished, Note, Starting, pack
 from pumasi.errors import NotThere, PumasiError, RunBusy
 from pumasi.pools.kubernetes import record as records
 from pumasi.pools.kubernetes.kept_output import Archive
@@ -144,13 +145,13 @@ async def test_an_id_that_the_cluster_has_already_is_refused_and_the_other_run_l
 async def test_who_claims_it_finds_what_was_left_and_is_its_manager() -> None:
     cluster = Cluster()
     first = await Manager(FakeApi(cluster)).create()
-    first.event(7.0, "started", {"attempt": 0})
+    first.event(7.0, Starting(attempt=0))
     first.update({"state": "running", "attempt": 2})
     await first._write()
     second = Manager(FakeApi(cluster), "there/2")
     left = await second.record.claim()
     assert left.state["state"] == "running"
-    assert left.events == [(7.0, "started", {"attempt": 0})]
+    assert left.events == [(7.0, Starting(attempt=0))]
     assert left.manager == "here/1"
     assert content(cluster).manager == "there/2"
     assert content(cluster).state == left.state
@@ -225,7 +226,7 @@ async def test_a_manager_that_was_replaced_steps_down_and_writes_nothing_over_th
         await new.record._write()
         before = the_record(cluster)
         record.update({"state": "failed"})
-        record.event(1.0, "finished", {})
+        record.event(1.0, Finished())
         await until(lambda: old.reasons)
     (reason,) = old.reasons
     assert isinstance(reason, RunBusy)
@@ -364,11 +365,11 @@ async def test_after_a_while_without_the_cluster_the_latest_state_is_written_and
             asked = api.calls
             record.update({"state": state})
             await until(partial(lambda before: api.calls > before, asked))
-        record.event(3.0, "finished", {"verdict": "done"})
+        record.event(3.0, Finished(verdict="done"))
         api.unreachable = False
         await until(lambda: content(cluster).state["state"] == "ending")
     assert states(cluster) == ["queued", "ending"]
-    assert content(cluster).events == [(3.0, "finished", {"verdict": "done"})]
+    assert content(cluster).events == [(3.0, Finished(verdict="done"))]
     assert manager.reasons == []
 
 
@@ -392,7 +393,7 @@ async def test_of_many_events_the_last_are_kept() -> None:
     cluster = Cluster()
     record = await Manager(FakeApi(cluster)).create()
     for number in range(MOST_EVENTS + 5):
-        record.event(float(number), "note", {"text": "x"})
+        record.event(float(number), Note(text="x"))
     await record._write()
     kept = content(cluster).events
     assert len(kept) == MOST_EVENTS
@@ -404,11 +405,11 @@ async def test_of_long_events_as_many_are_kept_as_a_config_map_can_hold() -> Non
     cluster = Cluster()
     record = await Manager(FakeApi(cluster)).create()
     for number in range(50):
-        record.event(float(number), "running", {"ranks": "x" * 30_000})
+        record.event(float(number), Note(text="x" * 30_000))
     await record._write()
     kept = content(cluster).events
-    assert len(json.dumps(kept)) <= MOST_BYTES
-    assert [at for at, _, _ in kept] == [float(number) for number in range(50 - len(kept), 50)]
+    assert len(json.dumps([(at, *pack(event)) for at, event in kept])) <= MOST_BYTES
+    assert [at for at, _ in kept] == [float(number) for number in range(50 - len(kept), 50)]
     assert len(kept) == MOST_BYTES // 30_100
 
 
@@ -495,11 +496,11 @@ async def test_at_the_end_the_last_state_is_there_and_the_anchor_complete() -> N
     assert not record.has_ended
     async with manager.attending():
         record.update({"state": "done", "ended": 2000.0, "exit_code": 0})
-        record.event(2000.0, "finished", {"verdict": "done"})
+        record.event(2000.0, Finished(verdict="done"))
         assert record.has_ended
         await record.finish(7200.9)
     assert content(cluster).state["state"] == "done"
-    assert content(cluster).events[-1][1] == "finished"
+    assert content(cluster).events[-1][1] == Finished(verdict="done")
     assert (anchor(cluster)["completions"], anchor(cluster)["parallelism"]) == (0, 0)
     assert anchor(cluster)["ttlSecondsAfterFinished"] == 7200
     assert notes(cluster)[DOMAIN + "exit-code"] == "0"

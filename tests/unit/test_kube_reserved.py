@@ -11,11 +11,11 @@ from pumasi.core.launch import Program
 from pumasi.core.spec import parse_spec
 from pumasi.errors import SpecError
 from pumasi.pools.kubernetes import manifests, rendering
-from pumasi.pools.kubernetes.manifests import CodeObjects, Gang, Owner
+from pumasi.pools.kubernetes.manifests import CodeObjects, GangSpec, Owner
 
 SPEC = {"command": ["train.py"], "on": "k8s", "slots": 2, "gpu": "required", "memory": "1Gi", "mounts": ["data:/data"]}
 OWNER = Owner("ConfigMap", "train-abcde", "uid")
-GANG = Gang("train-abcde", "main", 0, OWNER, "hub", True, "", "torch", CodeObjects("train-abcde-code", 0, ("c-0",)))
+GANG = GangSpec("train-abcde", "main", 0, OWNER, "hub", True, "", "torch", CodeObjects("train-abcde-code", 0, ("c-0",)))
 
 
 def pod(*patches: str) -> dict[str, Any]:

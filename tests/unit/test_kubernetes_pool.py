@@ -12,6 +12,7 @@ import pytest
 
 from pumasi.core import manage
 from pumasi.core.endings import Setting
+from pumasi.core.events import Event, Note, kind_of, to_json
 from pumasi.core.launch import Program
 from pumasi.core.outcome import Verdict
 from pumasi.core.planning import Node
@@ -51,8 +52,8 @@ class Events(Unwatched):
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def event(self, at: float, kind: str, data: Any) -> None:
-        self.told.append(f"{kind} {dict(data)}")
+    def event(self, at: float, event: Event) -> None:
+        self.told.append(f"{kind_of(event)} {to_json(event)}")
 
 
 async def _begun(api: FakeApi, home: Path, events: Events, spec: Spec) -> tuple[asyncio.Task[Any], Record, Store]:
@@ -301,7 +302,7 @@ def test_the_notes_of_a_detached_run_are_in_its_record_once(tmp_path: Path, monk
         await kubernetes.detach(Request(RUN, SPEC, program, tmp_path, FIELDS))
         return read(await api.get(path_of(NAMESPACE, RUN))).events
 
-    assert [(kind, told) for _, kind, told in asyncio.run(story())] == [("note", {"text": note})]
+    assert [event for _, event in asyncio.run(story())] == [Note(text=note)]
 
 
 # ---- quotas

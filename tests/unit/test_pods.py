@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from pumasi.errors import Forbidden, Unreachable
 from pumasi.pools.base import Order
 from pumasi.pools.kubernetes import manifests
 from pumasi.pools.kubernetes import pods as pods_module
-from pumasi.pools.kubernetes.manifests import CodeObjects, Gang, Owner
+from pumasi.pools.kubernetes.gang import deciding, machine
+from pumasi.pools.kubernetes.manifests import CodeObjects, GangSpec, Owner
 from pumasi.pools.kubernetes.pods import PodGang
 from tests.fake_cluster import NAMESPACE, Cluster, FakeApi, Key, Object
 from tests.serving import asynchronous, until
@@ -33,13 +35,13 @@ QUOTA = 'pods "x" is forbidden: exceeded quota: few, requested: pods=1, used: po
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pumasi.kube.watching._FIRST_PAUSE", 0.01)
     monkeypatch.setattr("pumasi.kube.logs._GLANCE", 0.002)
-    monkeypatch.setattr(pods_module, "DRAIN", 2.0)
+    monkeypatch.setattr(deciding, "DRAIN", 2.0)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever does not end by itself is ended by force, soon."""
-    monkeypatch.setattr(pods_module, "MARGIN", 0.15)
+    monkeypatch.setattr(deciding, "MARGIN", 0.15)
 
 
 class Sink:
@@ -82,7 +84,7 @@ def an_order(nodes: int, grace: float) -> tuple[Order, list[Object]]:
     placement = {f"node-{number}": 1 for number in range(nodes)}
     attempt = Attempt(RUN, 0, placement, {}, "", "0", "/tmp", [""] * nodes)
     configs = agent_configs(spec, program, attempt, gang_of(spec, program, attempt))
-    gang = Gang(
+    gang = GangSpec(
         RUN, "main", 0, Owner("ConfigMap", RUN, "owner"), "", True, "", "none", CodeObjects(f"{RUN}-code", 0, ())
     )
     pods = [manifests.pod(spec, gang, index, name, configs[index]) for index, name in enumerate(placement)]
@@ -106,6 +108,9 @@ class Scene:
     def _be_whole(self) -> None:
         self.wholes += 1
 
+    def be_patient(self) -> None:
+        self.gang.state = replace(self.gang.state, silence=60.0)
+
     def begin(self) -> None:
         self.task = asyncio.ensure_future(self.gang.run(self.pods))
 
@@ -121,7 +126,7 @@ class Scene:
             self.cluster.start(name)
         self.cluster.say(self.names[0], word("running"))
         await until(lambda: self.wholes)
-        await until(lambda: len(self.gang._readers) == len(self.names))
+        await until(lambda: len(self.gang.state.read) == len(self.names))
 
     async def over(self) -> None:
         await self.task
@@ -231,7 +236,7 @@ async def test_a_program_that_may_not_write_to_its_volume_is_told_what_to_do() -
 async def test_the_chiefs_words_outrank_those_of_a_member() -> None:
     async with running() as play:
         play.ends_with({"cause": "hub lost"}, 1, index=1)
-        await until(lambda: play.gang._told)
+        await until(lambda: play.gang.state.told)
         play.ends_with(FAILED, 1)
         await play.over()
         assert play.sink.end == FAILED
@@ -354,7 +359,7 @@ async def test_a_node_that_turns_a_pod_away_refuses_the_gang() -> None:
 async def test_a_quota_that_ends_in_the_middle_of_the_gang_refuses_all_of_it(
     monkeypatch: pytest.MonkeyPatch, limit: int, reason: str, hopeless: bool
 ) -> None:
-    monkeypatch.setattr(pods_module, "AT_ONCE", 1)
+    monkeypatch.setattr(machine, "AT_ONCE", 1)
     api = FakeApi()
     asked: list[str] = []
 
@@ -450,7 +455,7 @@ async def test_an_image_may_fail_to_come_once() -> None:
     async with begun(1) as play:
         waits(play, 0, "ErrImagePull", "TLS handshake timeout")
         waits(play, 0, "ImagePullBackOff", "Back-off pulling image")
-        await until(lambda: play.gang._pulls)
+        await until(lambda: any(member.pulls for member in play.gang.state.members.values()))
         await play.whole()
         play.all_done()
         await play.over()
@@ -502,7 +507,7 @@ async def test_that_kubernetes_does_not_hurry_is_told() -> None:
         await play.whole()
         play.cluster.dead_nodes |= set(play.order.nodes)  # or such that take their time
         play.gang.end(100.0)
-        await until(lambda: play.gang._killed_by)
+        await until(lambda: play.gang.state.killed_by)
         play.gang.end(0)
         await until(lambda: play.away)
         assert play.api.graces == [112, 1]
@@ -516,7 +521,7 @@ async def test_that_kubernetes_does_not_hurry_is_told() -> None:
 async def test_a_stop_leaves_alone_what_has_ended() -> None:
     async with running() as play:
         play.ends_with(DONE, 0, index=1)
-        await until(lambda: play.gang._ended)
+        await until(lambda: play.names[1] not in play.gang.state.live)
         play.gang.end(0)
         await play.over()
         assert play.cluster.names("pods") == [play.names[1]]
@@ -532,8 +537,8 @@ async def test_who_is_late_is_named_when_the_gang_is_ended_before_it_was_whole()
         about = {"involvedObject": {"name": play.names[1]}, "type": "Warning", "message": "MountVolume failed."}
         play.cluster.create("events", NAMESPACE, {"metadata": {"name": "a"}, **about})
         play.cluster.create("events", NAMESPACE, {"metadata": {"name": "b"}, **about, "type": "Normal"})
-        await until(lambda: len(play.gang._readers) == 1)
-        await until(lambda: play.gang._objects[play.names[1]]["spec"].get("nodeName"))
+        await until(lambda: len(play.gang.state.read) == 1)
+        await until(lambda: play.gang.state.members[play.names[1]].seen.node)
         play.gang.end(15.0)
         await play.over()
         said = "the pod on node-1 did not start: MountVolume failed"
@@ -544,7 +549,7 @@ async def test_who_is_late_is_named_when_the_gang_is_ended_before_it_was_whole()
 
 @asynchronous
 async def test_a_stop_while_pods_are_made_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pods_module, "AT_ONCE", 1)
+    monkeypatch.setattr(machine, "AT_ONCE", 1)
     async with scene(4) as play:
         play.cluster.admit = lambda pod: play.gang.end(15.0) if pod["metadata"]["name"] == play.names[1] else None
         play.begin()
@@ -631,7 +636,7 @@ async def test_a_single_pod_whose_node_does_not_answer_is_given_up_after_its_sil
 @asynchronous
 async def test_a_single_pod_whose_node_answers_again_in_time_goes_on() -> None:
     async with running(1) as play:
-        play.gang.silence = 60.0
+        play.be_patient()
         set_ready(play, 0, node=False)
         await until(lambda: notes(play))
         set_ready(play, 0, node=True)
@@ -660,7 +665,7 @@ async def test_a_cluster_that_reaches_none_of_its_nodes_costs_no_single_pod_its_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is the cluster that is cut off: Kubernetes itself deletes nothing then."""
-    monkeypatch.setattr(pods_module, "AGAIN", 0.01)
+    monkeypatch.setattr(deciding, "AGAIN", 0.01)
     async with running(1) as play:
         asked: list[str] = []
 
@@ -687,7 +692,7 @@ async def test_a_single_pod_is_left_to_kubernetes_where_nobody_can_tell_whether_
     monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     """It deletes the pod when the node stays away, unless it is cut off from all of them."""
-    monkeypatch.setattr(pods_module, "AGAIN", 0.01)
+    monkeypatch.setattr(deciding, "AGAIN", 0.01)
     async with running(1) as play:
         refusal = Forbidden("no") if trouble == "forbidden" else Unreachable("no")
 
@@ -714,11 +719,11 @@ async def test_a_node_that_is_marked_late_does_not_put_the_end_of_a_gang_off() -
     async with running(2) as play:
         play.cluster.dead_nodes = {"node-1"}
         play.ends_with({"cause": "silent", "node": 1}, 1)
-        await until(lambda: play.gang._deadline is not None)
-        before = play.gang._deadline
+        await until(lambda: play.gang.state.deadline is not None)
+        before = play.gang.state.deadline
         set_ready(play, 1, node=False)
-        await until(lambda: play.gang._missed)
-        assert play.gang._deadline in (before, None)
+        await until(lambda: play.gang.state.missed)
+        assert play.gang.state.deadline in (before, None)
         await play.over()
         assert play.gang.lost_nodes == {"node-1"}
 
@@ -726,7 +731,7 @@ async def test_a_node_that_is_marked_late_does_not_put_the_end_of_a_gang_off() -
 @asynchronous
 async def test_a_node_is_avoided_whoever_removed_the_pod_that_was_lost_there() -> None:
     async with running(1) as play:
-        play.gang.silence = 60.0
+        play.be_patient()
         set_ready(play, 0, node=False)
         await until(lambda: notes(play))
         play.cluster.delete(Key("pods", NAMESPACE, play.names[0]), 0)
@@ -746,7 +751,7 @@ async def test_a_dead_node_does_not_hold_the_end_up_with_the_rest_of_its_output(
         await play.whole()
         play.cluster.dead_nodes = {"node-0"}
         set_ready(play, 0, node=False)
-        await asyncio.wait_for(play.over(), pods_module.DRAIN / 2)
+        await asyncio.wait_for(play.over(), deciding.DRAIN / 2)
         assert play.sink.end["spends"] is False
 
 

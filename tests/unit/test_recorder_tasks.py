@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pumasi.core.events import Event
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.pools.base import FoundTask, found_task, kept_task
 from pumasi.runs.recorder import Recorder, Unwatched
@@ -22,7 +23,7 @@ class Copy:
     def update(self, fields: Mapping[str, Any]) -> None:
         self.fields.update(fields)
 
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None: ...
+    def event(self, at: float, event: Event) -> None: ...
 
     def frames(self, attempt: int, chunk: bytes) -> None: ...
 

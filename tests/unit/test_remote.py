@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pumasi.cli.main import main
+from pumasi.core.events import Event, Gap, kind_of, unpack
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.spec import parse_spec
 from pumasi.errors import Forbidden, NotFound, Unreachable, UsageError
@@ -20,7 +21,7 @@ from pumasi.kube.config import Connection
 from pumasi.pools.kubernetes import copying, manager_job, manifests
 from pumasi.pools.kubernetes import runs as remote
 from pumasi.pools.kubernetes.kept_output import Archive
-from pumasi.pools.kubernetes.manifests import CodeObjects, Gang, Owner
+from pumasi.pools.kubernetes.manifests import CodeObjects, GangSpec, Owner
 from pumasi.pools.kubernetes.record import STALE, Record
 from pumasi.pools.kubernetes.runs import Place, place_of
 from pumasi.store import RunRecord, Store
@@ -68,7 +69,7 @@ def make(api: FakeApi, run: str = RUN, namespace: str = NAMESPACE, created: floa
 
 def write(record: Record, *events: tuple[float, str, dict[str, Any]], **fields: Any) -> None:
     for event in events:
-        record.event(*event)
+        record.event(*plain(event)[0])
     record.update(fields)
     asyncio.run(record._write())
 
@@ -80,7 +81,7 @@ def add_pod(api: FakeApi, index: int, attempt: int = 0) -> str:
     wiring = Attempt(RUN, attempt, {"node-0": 1, "node-1": 1}, {}, "", "0", "/tmp", ["", ""])
     config = agent_configs(spec, program, wiring, gang_of(spec, program, wiring))[index]
     owner = Owner("ConfigMap", RUN, api.cluster.find("configmaps", RUN)["metadata"]["uid"])
-    gang = Gang(RUN, "main", attempt, owner, "", True, "", "none", CodeObjects(f"{RUN}-code", 0, ()))
+    gang = GangSpec(RUN, "main", attempt, owner, "", True, "", "none", CodeObjects(f"{RUN}-code", 0, ()))
     pod = manifests.pod(spec, gang, index, f"node-{index}", config)
     api.cluster.create("pods", NAMESPACE, pod)
     name: str = pod["metadata"]["name"]
@@ -101,8 +102,12 @@ def log_of(store: Store, attempt: int = 0) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-def told(store: Store) -> list[tuple[float, str, Mapping[str, Any]]]:
-    return [(event.at, event.kind, event.data) for event in store.events(RUN)]
+def told(store: Store) -> list[tuple[float, Event]]:
+    return [(row.at, row.event) for row in store.events(RUN)]
+
+
+def plain(*events: tuple[float, str, dict[str, Any]]) -> list[tuple[float, Event]]:
+    return [(at, unpack(kind, data)) for at, kind, data in events]
 
 
 def found(store: Store) -> RunRecord:
@@ -140,7 +145,7 @@ def test_a_run_that_is_found_is_copied_with_its_place(api: FakeApi, store: Store
     assert record.spec["command"] == ["train.py"]
     assert record.is_remote
     assert place_of(record) == HERE
-    assert told(store) == [STARTED]
+    assert told(store) == plain(STARTED)
 
 
 def test_the_newest_of_the_own_is_meant_where_none_is_named_and_the_namespace_is_its_own(
@@ -208,11 +213,11 @@ def test_to_find_it_again_adds_only_what_is_new(api: FakeApi, store: Store) -> N
     write(there, STARTED, state="running")
     found(store)
     found(store)
-    assert told(store) == [STARTED]
+    assert told(store) == plain(STARTED)
     write(there, FINISHED, **ENDED)
     record = found(store)
     assert (record.state, record.ended, record.exit_code) == ("done", 1005.0, 0)
-    assert told(store) == [STARTED, FINISHED]
+    assert told(store) == plain(STARTED, FINISHED)
 
 
 def test_events_of_a_manager_whose_clock_is_late_are_not_lost(api: FakeApi, store: Store) -> None:
@@ -223,7 +228,7 @@ def test_events_of_a_manager_whose_clock_is_late_are_not_lost(api: FakeApi, stor
     write(there, (1990.0, "restarting", {"spent": 1}), (1990.0, "started", {"attempt": 1}))
     found(store)
     found(store)
-    assert [(at, kind) for at, kind, _ in told(store)] == [
+    assert [(at, kind_of(event)) for at, event in told(store)] == [
         (2000.0, "started"),
         (1990.0, "restarting"),
         (1990.0, "started"),
@@ -352,7 +357,7 @@ def test_a_copy_is_brought_up_to_date(api: FakeApi, store: Store) -> None:
     write(there, STARTED, state="running", started=1001.0)
     remote.refresh(store, record)
     assert store.run(RUN).state == "running"
-    assert told(store) == [STARTED]
+    assert told(store) == plain(STARTED)
 
 
 def test_a_result_on_a_volume_is_fetched_by_the_context_that_is_known_here(api: FakeApi, store: Store) -> None:
@@ -364,17 +369,17 @@ def test_a_result_on_a_volume_is_fetched_by_the_context_that_is_known_here(api: 
     here = {**data, "result": {**result, "context": HERE.context}}
     assert record.outcome == here
     remote.refresh(store, record)
-    assert told(store) == [(FINISHED[0], FINISHED[1], here)]
+    assert told(store) == plain((FINISHED[0], FINISHED[1], here))
 
 
 def test_a_copy_of_an_earlier_version_gets_no_event_twice(api: FakeApi, store: Store) -> None:
     there = make(api)
     record = found(store)
     data: dict[str, Any] = {**FINISHED[2], "result": {"kind": "model", "context": ""}}
-    store.add_event(RUN, FINISHED[0], FINISHED[1], data)
+    store.add_event(RUN, FINISHED[0], unpack(FINISHED[1], data))
     write(there, (FINISHED[0], FINISHED[1], data))
     remote.refresh(store, record)
-    assert told(store) == [(FINISHED[0], FINISHED[1], data)]
+    assert told(store) == plain((FINISHED[0], FINISHED[1], data))
 
 
 def test_an_unattended_run_is_shown_as_such_until_somebody_attends_it(api: FakeApi, store: Store) -> None:
@@ -410,7 +415,7 @@ def test_a_run_that_was_deleted_there_is_closed_here(api: FakeApi, store: Store)
     assert (closed.state, closed.exit_code) == ("lost", 3)
     assert closed.ended is not None
     assert closed.outcome == {"verdict": "lost", "reason": "It is no longer in the cluster.", "hint": ""}
-    assert told(store)[-1][1] == "finished"
+    assert kind_of(told(store)[-1][1]) == "finished"
 
 
 def test_a_cluster_that_is_away_leaves_the_copy_as_it_is(api: FakeApi, store: Store) -> None:
@@ -494,7 +499,7 @@ def test_what_the_pods_have_lost_comes_from_the_archive(api: FakeApi, store: Sto
     for _ in range(2):
         copying.copy_logs(store, record)
     assert log_of(store) == lines(frame(0, 1), frame(0, 2), frame(1, 1), frame(0, 3))
-    assert told(store) == []
+    assert told(store) == plain()
 
 
 def test_what_nobody_has_any_more_is_told_as_a_gap_and_hides_no_other_event(api: FakeApi, store: Store) -> None:
@@ -504,12 +509,12 @@ def test_what_nobody_has_any_more_is_told_as_a_gap_and_hides_no_other_event(api:
     api.cluster.say(name, frame(0, 1), frame(0, 5))
     copying.copy_logs(store, record)
     (gap,) = told(store)
-    assert (gap[1], gap[2]) == ("gap", {"attempt": 0, "rank": 0, "lines": 3})
+    assert gap[1] == Gap(attempt=0, rank=0, lines=3)
     write(there, STARTED, FINISHED, **ENDED)
     api.cluster.say(name, frame(0, 9))
     api.cluster.finish(name, 0)
     copying.copy_logs(store, record)
-    assert [kind for _, kind, _ in told(store)] == ["gap", "gap", "started", "finished"]
+    assert [kind_of(event) for _, event in told(store)] == ["gap", "gap", "started", "finished"]
 
 
 def test_a_run_that_is_no_longer_there_has_nothing_to_copy(api: FakeApi, store: Store) -> None:
@@ -556,7 +561,7 @@ def test_a_copy_follows_the_run_to_its_end(api: FakeApi, store: Store) -> None:
         write(there, FINISHED, **ENDED)
         wait(lambda: store.is_complete(RUN))
     assert store.run(RUN).state == "done"
-    assert told(store) == [FINISHED]
+    assert told(store) == plain(FINISHED)
 
 
 def test_a_run_that_is_deleted_while_it_is_followed_is_closed(api: FakeApi, store: Store) -> None:

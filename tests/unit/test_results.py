@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pumasi.cli.view.sentences import end_details
+from pumasi.core.events import Finished
 from pumasi.core.results import result_on_volume
 from pumasi.core.spec import Spec
 from pumasi.kube.kubectl import kubectl
@@ -55,7 +56,7 @@ def test_a_line_for_kubectl_leads_to_the_cluster_and_the_namespace(context: str,
 
 
 def test_the_last_words_have_the_commands_that_fetch_it() -> None:
-    done = {"verdict": "done", "result": result_on_volume(SPEC, FOLDER, "/volume/a b.keras")}
+    done = Finished(verdict="done", result=result_on_volume(SPEC, FOLDER, "/volume/a b.keras"))
     *_, what, make, wait, copy, delete = end_details("train-x7k2p", done, None, has_metrics=False)
     assert what == "The final model is on the volume imdb: /volume/a b.keras. To fetch it:"
     for line in (make, wait, copy, delete):

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pumasi.core.events import Note, Planned, Starting, unpack
 from pumasi.core.frames import Frame
 from pumasi.errors import NotFound, RunBusy, StoreTooNew, SystemTrouble, UsageError
 from pumasi.store import MetricRow, Store, default_home
@@ -85,6 +86,7 @@ def texts(frames: list[Frame]) -> list[bytes]:
 PRELUDE = """
 import os, sys
 from pathlib import Path
+from pumasi.core.events import unpack
 from pumasi.store import *
 
 def ready():
@@ -224,7 +226,7 @@ def test_what_is_asked_of_a_run_that_is_not_there_is_not_found(store: Store) -> 
     questions: list[Callable[[], object]] = [
         lambda: store.run("no-aaaaa"),
         lambda: store.update_run("no-aaaaa", state="done"),
-        lambda: store.add_event("no-aaaaa", 1.0, "note", {}),
+        lambda: store.add_event("no-aaaaa", 1.0, Note()),
         lambda: store.add_metrics("no-aaaaa", [MetricRow(1.0, 0, 0, 1, None, "loss", 0.5)]),
         lambda: store.delete_run("no-aaaaa"),
         lambda: store.lock("no-aaaaa"),
@@ -311,12 +313,12 @@ def test_an_empty_name_is_not_taken_for_the_only_run(store: Store) -> None:
 
 def test_events_come_in_order_and_after_the_one_last_seen(store: Store) -> None:
     run_id, other = new_run(store), new_run(store)
-    store.add_event(run_id, 1.0, "starting", {"attempt": 0})
-    store.add_event(other, 1.5, "note", {})
-    store.add_event(run_id, 2.0, "finished", {"value": float("inf"), "tail": ["\udcff"]})
+    store.add_event(run_id, 1.0, unpack("starting", {"attempt": 0}))
+    store.add_event(other, 1.5, unpack("note", {}))
+    store.add_event(run_id, 2.0, unpack("finished", {"value": float("inf"), "tail": ["\udcff"]}))
     first, second = store.events(run_id)
-    assert (first.at, first.kind, first.data) == (1.0, "starting", {"attempt": 0})
-    assert second.data == {"value": float("inf"), "tail": ["\udcff"]}
+    assert (first.at, first.event) == (1.0, Starting(attempt=0))
+    assert second.event == unpack("finished", {"value": float("inf"), "tail": ["\udcff"]})
     assert store.events(run_id, after=first.seq) == [second]
 
 
@@ -572,7 +574,7 @@ store = Store.open(Path(sys.argv[1]))
 with store.lock(sys.argv[2]) as lock:
     if os.fork() == 0:
         lock.claim()
-        store.add_event(sys.argv[2], 1.0, "note", {"text": "child"})
+        store.add_event(sys.argv[2], 1.0, unpack("note", {"text": "child"}))
         print(os.getpid(), flush=True)
         os.read(0, 1)
         os._exit(0)
@@ -617,7 +619,7 @@ def test_those_who_look_never_keep_a_manager_from_its_lock(store: Store, home: P
 def test_a_deleted_run_leaves_nothing(store: Store, home: Path, tmp_path: Path) -> None:
     run_id, other = new_run(store), new_run(store)
     for each in (run_id, other):
-        store.add_event(each, 1.0, "note", {})
+        store.add_event(each, 1.0, unpack("note", {}))
         store.add_metrics(each, [MetricRow(1.0, 0, 0, 1, None, "loss", 0.5)])
         store.append_log(each, 0, line(0, 1))
         (store.folder(each) / "checkpoints" / "deep").mkdir()
@@ -710,7 +712,7 @@ ready()
 store = Store.open(home)
 own = store.create_run("own", {}, 0.0).id
 for i in range(200):
-    store.add_event(shared, i, "note", {"i": i, "pid": os.getpid()})
+    store.add_event(shared, i, unpack("note", {"i": i, "pid": os.getpid()}))
     store.add_metrics(own, [MetricRow(float(i), 0, r, i, None, "loss", i / 2) for r in range(3)])
     if i % 20 == 0:
         store.runs(), store.find(own), store.events(shared), store.update_run(own, attempt=i)
@@ -720,8 +722,9 @@ for i in range(200):
 """
     go(*(start(code, home, shared) for _ in range(8)))
     events: dict[object, list[object]] = {}
-    for event in store.events(shared):
-        events.setdefault(event.data["pid"], []).append(event.data["i"])
+    for row in store.events(shared):
+        told = row.event.others
+        events.setdefault(told["pid"], []).append(told["i"])
     assert list(events.values()) == [list(range(200))] * 8
     assert [len(store.metrics(run.id)) for run in store.runs() if run.id != shared] == [600] * 8
 
@@ -759,10 +762,10 @@ def test_a_store_that_stays_locked_is_told_in_a_sentence(
     other = sqlite3.connect(home / "pumasi.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(SystemTrouble, match="busy"):
-        impatient.add_event(run_id, 1.0, "note", {})
+        impatient.add_event(run_id, 1.0, unpack("note", {}))
     assert impatient.run(run_id).id == run_id, "reading goes on"
     other.execute("ROLLBACK")
-    impatient.add_event(run_id, 1.0, "note", {})
+    impatient.add_event(run_id, 1.0, unpack("note", {}))
 
 
 def test_a_writer_that_is_killed_leaves_whole_transactions_only(store: Store, home: Path) -> None:
@@ -780,7 +783,7 @@ while True:
         writer.send_signal(signal.SIGKILL)
         writer.communicate()
         assert len(store.metrics(run_id)) % 50 == 0
-    store.add_event(run_id, 1.0, "note", {})
+    store.add_event(run_id, 1.0, unpack("note", {}))
 
 
 def test_a_child_and_its_parent_use_the_store_apart_after_a_fork(store: Store, home: Path) -> None:
@@ -788,12 +791,12 @@ def test_a_child_and_its_parent_use_the_store_apart_after_a_fork(store: Store, h
     code = """
 ready()
 store = Store.open(Path(sys.argv[1]))
-store.add_event(sys.argv[2], 0.0, "note", {})
+store.add_event(sys.argv[2], 0.0, unpack("note", {}))
 child = os.fork()
 if child == 0 and sys.argv[3] == "explicitly":
     store.close()
 for i in range(100):
-    store.add_event(sys.argv[2], float(i), "note", {})
+    store.add_event(sys.argv[2], float(i), unpack("note", {}))
 if child:
     assert os.waitpid(child, 0)[1] == 0
 """
@@ -815,7 +818,7 @@ def test_threads_of_one_process_may_share_a_store(store: Store) -> None:
 
     def write(thread: int) -> None:
         for i in range(50):
-            store.add_event(run_id, float(i), "note", {"thread": thread})
+            store.add_event(run_id, float(i), unpack("note", {"thread": thread}))
             store.events(run_id)
 
     with ThreadPoolExecutor(4) as threads:
@@ -848,7 +851,7 @@ def check_version_1_is_all_there(store: Store) -> None:
     assert (run.attempt, run.pid, run.placement, run.framework, run.ranks) == (1, 4711, {"here": 6}, "tensorflow", 6)
     assert (run.outcome, run.exit_code) == ({"verdict": "failed", "reason": "Rank 3 failed."}, 1)
     assert run.detached is True
-    assert [(event.kind, event.data) for event in store.events(run.id)] == [("planned", {"placement": {"here": 6}})]
+    assert [row.event for row in store.events(run.id)] == [Planned(placement={"here": 6})]
     assert [(row.step, repr(row.value)) for row in store.metrics(run.id)] == [(10, "0.25"), (20, "nan")]
     assert repr(store.last_metrics(run.id)) == "{0: {'loss': nan}}"
 

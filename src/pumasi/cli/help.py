@@ -6,9 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pumasi.cli.grammar import EXIT_CODES, GROUPS, HELP, SUMMARIES, Option, Verb, load
 from pumasi.cli.view.text import pad
+
+if TYPE_CHECKING:
+    from pumasi.core.events import Event
 
 _ABOUT = "Pumasi trains a model on all the machines that you have: this one, or a Kubernetes cluster."
 _EXAMPLES = (
@@ -96,7 +100,7 @@ def reference() -> str:
         _markdown_table(("Verb", "What it does"), [(f"[{name}](#{name})", said) for name, said in SUMMARIES.items()]),
     ]
     parts += [_reference_of(load(name)) for name in SUMMARIES]
-    parts += [_JSON_LINES]
+    parts += [_JSON_LINES, events_table()]
     parts += ["## Exit codes\n", _markdown_table(("Code", "Meaning"), [(str(code), said) for code, said in EXIT_CODES])]
     return "\n".join(parts)
 
@@ -104,22 +108,40 @@ def reference() -> str:
 _JSON_LINES = """\
 ## JSON lines
 
-`pumasi run --json` and `pumasi attach --json` print one object a line; `event` says which:
+`pumasi run --json` and `pumasi attach --json` print one object a line; `event` says which, `at` when, and `v` is the
+version of the form, which rises only when a reader of the one before would misunderstand it. More fields and more
+events may come without that: ignore those that you do not know. The same events are in `pumasi show --json`.
 
-| event | what else is in it |
-| --- | --- |
-| `planned` | `run`, `placement`, `chief`, `framework`, `because`, `python`, `gpus`, `see_gpus` |
-| `note`, `waiting` | `text`; `reason` |
-| `starting`, `running` | `attempt`; `ranks`: each with `rank`, `node`, `role`, `pid` |
-| `output` | `rank`, `stream`, `text`, `end`: a newline, a carriage return, or nothing where the line goes on |
-| `metrics` | `rank`, `step`, `epoch`, `values`; a value that is not a number is null |
-| `rank ended` | `attempt`, `rank`, `code`, `signal` |
-| `restarting`, `ending` | `attempt`, `reason`; `why` |
-| `stop asked` | `by`: who asked, and from which host |
-| `finished` | `verdict`, `reason`, `hint`, `cause`, `rank`, `node`, `code`, `signal`, `tail`, `metrics`, `result` |
-
-`finished` is always the last line. `result` says where the result is, if that is on a volume of a cluster.
+In a run of several tasks, events also have `task`, the task that they are about, and where it has processes, `numbers`:
+the number of the first of them in the run, and how many there are.
 """
+_OUTPUT = {
+    "rank": "which process",
+    "stream": "stdout or stderr",
+    "text": "the line",
+    "end": "what ended it, or nothing",
+}
+_METRICS = {"rank": "which process", "step": "", "epoch": "", "values": "by name; null for one that is not a number"}
+
+
+def events_table() -> str:
+    """Every event, and what else is in it."""
+    from pumasi.core.events import EVENTS
+
+    rows = [(f"`{made.kind}`", made.about, _fields(_own(made))) for made in EVENTS]
+    rows += [("`output`", "a line of a process", _fields(_OUTPUT.items()))]
+    rows += [("`metrics`", "a measurement in the output", _fields(_METRICS.items()))]
+    return _markdown_table(("event", "when", "what else is in it"), rows)
+
+
+def _own(made: type[Event]) -> Iterable[tuple[str, str]]:
+    from pumasi.core.events import described
+
+    return ((name, about) for name, about, _ in described(made) if about)
+
+
+def _fields(fields: Iterable[tuple[str, str]]) -> str:
+    return "; ".join(f"`{name}`: {about}" if about else f"`{name}`" for name, about in fields)
 
 
 def _reference_of(verb: Verb) -> str:

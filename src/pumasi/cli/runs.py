@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pumasi.cli.view import sentences
-from pumasi.cli.view.board import replayed
 from pumasi.cli.view.output import say
 from pumasi.errors import ClusterTrouble, NotFound, SpecError, UsageError
 from pumasi.store import EventRow, RunRecord, Store, default_home
@@ -67,10 +65,11 @@ def absence_of(store: Store, record: RunRecord) -> list[str]:
     """Why its manager is not there, where one should be in a cluster; mostly nothing."""
     if record.ended is not None or not record.is_remote:
         return []
+    from pumasi.cli.view.sentences import absence_words
     from pumasi.pools.kubernetes.runs import why_unattended
 
     why = why_unattended(store, record)
-    return sentences.absence_words(record.id, why) if why else []
+    return absence_words(record.id, why) if why else []
 
 
 def place_in(arguments: Arguments) -> Place | None:
@@ -118,5 +117,7 @@ def size_of(spec: Mapping[str, Any]) -> int:
 
 def times_of(record: RunRecord, events: Iterable[EventRow]) -> tuple[float, float]:
     """How long its processes have run, and how long it waited before: as the view of it counts."""
+    from pumasi.cli.view.board import replayed
+
     board = replayed(events)
     return board.elapsed(record.ended or time.time()), board.waited

@@ -23,6 +23,9 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+VERSION = 1
+"""Of what a measurement looks like where it crosses a process: in JSON lines, and in the store, whose tables have a
+version of their own."""
 _LONGEST = 4096
 """Bytes: a longer line of text was not written for people. Objects may be longer: they are parsed, not searched."""
 _LONGEST_RECORD = 65536

@@ -13,6 +13,7 @@ from pumasi.core.outcome import Outcome, outcome_from
 from pumasi.core.planning import Node
 
 if TYPE_CHECKING:
+    from pumasi.core.events import Event
     from pumasi.core.launch import Program
     from pumasi.core.spec import Spec
 
@@ -60,7 +61,7 @@ class Copy(Protocol):
 
     def update(self, fields: Mapping[str, Any]) -> None: ...
 
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None: ...
+    def event(self, at: float, event: Event) -> None: ...
 
     def frames(self, attempt: int, chunk: bytes) -> None: ...
 

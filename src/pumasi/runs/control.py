@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pumasi.core.events import StopAsked
 from pumasi.errors import NotFound, SystemTrouble, Unreachable, UsageError
 from pumasi.store.person import this_person
 
@@ -118,7 +119,7 @@ def ask_to_stop(
         return partial(store.run, record.id)
     tell(f"Stopping {record.id}" + (" at once." if force else f": its processes have {grace:g} s to end."))
     with suppress(SystemTrouble):  # A full disk must not keep anybody from stopping a run.
-        store.add_event(record.id, time.time(), "stop asked", {"by": str(this_person())})
+        store.add_event(record.id, time.time(), StopAsked(by=str(this_person())))
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGUSR1 if force else signal.SIGTERM)
     return partial(_see_it_stop, store, record, grace, tell)
@@ -238,12 +239,12 @@ def _follow(
                 event = events.pop(0)
                 earlier = [frame for frame in frames if frame.ms < event.at * 1000]
                 show(earlier)
-                view.event(event.at, event.kind, event.data)
+                view.event(event.at, event.event)
                 frames = frames[len(earlier) :]
             show(frames)
             between()
         for event in events:
-            view.event(event.at, event.kind, event.data)
+            view.event(event.at, event.event)
         events.clear()
         if record.ended is not None:
             return record

@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.agent.files import installer_files, step_files
-from pumasi.core import manage
+from pumasi.core import events, manage
 from pumasi.core.endings import outcome_of
+from pumasi.core.events import Event
 from pumasi.core.flows import MAIN, log_of
 from pumasi.core.flows.catalogue import flow_of
 from pumasi.core.frameworks import Gang
@@ -69,7 +70,7 @@ class Manager:
         self._events: asyncio.Queue[manage.Event | BaseException] = asyncio.Queue()
         self._ended: Mapping[str, Outcome] = {}
         self._works: dict[tuple[str, int], Task] = {}
-        self._plans: dict[str, dict[str, Any]] = {}
+        self._plans: dict[str, events.Planned] = {}
         self._gangs: dict[tuple[str, int], Gang] = {}
         self._gpus: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._next_number = 0
@@ -142,8 +143,10 @@ class Manager:
             for note in self._program.notes:
                 self._note(note)
             if self._flow.title:
-                told = {"on": spec.on, "framework": self._program.framework, "because": self._program.because}
-                self._recorder.event(time.time(), "flow", run=self._run_id, title=self._flow.title, **told)
+                told: dict[str, Any] = {"framework": self._program.framework, "because": self._program.because}
+                self._recorder.event(
+                    time.time(), events.FlowBegun(run=self._run_id, title=self._flow.title, on=spec.on, **told)
+                )
             self._post(manage.Begun(now))
             return manage.begin(self._flow, policy)
         self._post(manage.Begun(now, since=now - (time.time() - found.created)))
@@ -175,7 +178,7 @@ class Manager:
             if name != MAIN and _kept(task) != _kept(before.get(name)):
                 outcome = None if task.outcome is None else _shortened(task.outcome).told()
                 if task.outcome is not None:
-                    self._recorder.event(time.time(), "task ended", **{**task.outcome.told(), "task": name})
+                    self._recorder.event(time.time(), events.TaskEnded(**{**task.outcome.told(), "task": name}))
                 self._recorder.task(
                     time.time(),
                     name,
@@ -209,13 +212,13 @@ class Manager:
             outcome = replace(outcome, metrics=self._last_metrics())
         report = self._flow.report(self._ended)
         if report:
-            self._recorder.event(now, "report", **report)
+            self._recorder.event(now, events.Reported(others=report))
         told = outcome.told()
         if outcome.verdict is Verdict.DONE:
             result = result_on_volume(self._spec, self._folder, report["final"] if report else None)
             told |= {"result": result} if result else {}
         # In this order: who sees that the run has ended finds the event that tells how.
-        self._recorder.event(now, "finished", run=self._run_id, **told)
+        self._recorder.event(now, events.Finished(run=self._run_id, **told))
         self._recorder.update(
             now, state=outcome.verdict.value, ended=now, outcome=told, exit_code=outcome.verdict.exit_code
         )
@@ -235,20 +238,22 @@ class Manager:
             case manage.Launch():
                 self._spawn(self._launch(action.task, action.attempt, action.placement))
             case manage.End():
-                self._recorder.event(now, "ending", **_about(action.task), why=action.why)
+                self._recorder.event(now, events.Ending(task=_about(action.task), why=action.why))
                 self._pool.end(action.task, action.attempt, action.grace)
             case manage.Kill():
                 self._pool.end(action.task, action.attempt, 0)
             case manage.Wake():
                 self._set_wake(action.at)
             case manage.Waiting() if summary == "queued":
-                self._recorder.event(now, "waiting", run=self._run_id, **_about(action.task), reason=action.reason)
+                waiting = events.Waiting(run=self._run_id, task=_about(action.task), reason=action.reason)
+                self._recorder.event(now, waiting)
             case manage.Restarting():
-                told = {"attempt": action.attempt, "reason": action.reason, "spent": action.spent}
-                self._recorder.event(now, "restarting", **_about(action.task), **told)
+                about, attempt, spent = _about(action.task), action.attempt, action.spent
+                restarting = events.Restarting(task=about, attempt=attempt, reason=action.reason, spent=spent)
+                self._recorder.event(now, restarting)
 
     def _note(self, text: str) -> None:
-        self._recorder.event(time.time(), "note", text=text)
+        self._recorder.event(time.time(), events.Note(text=text))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -329,22 +334,22 @@ class Manager:
         order = self._order(task, attempt, placement, self._next_number)
         gang, program = self._gangs[task, attempt], self._task(task, attempt).program
         now = time.time()
-        planned = {
-            "run": self._run_id,
-            **_about(task),
-            "on": self._spec.on,
-            "placement": dict(placement),
-            "unplaced": self._pool.is_blind,
-            "chief": order.nodes[0],
-            "framework": program.framework,
-            "because": program.because,
-            "python": program.command[0],
-            "gpus": {node: list(ids) for node, ids in self._gpus[task, attempt].items()},
-            "see_gpus": gang.see_gpus,
-            "packages": packages_of(program),
-        }
+        planned = events.Planned(
+            run=self._run_id,
+            task=_about(task),
+            on=self._spec.on,
+            placement=dict(placement),
+            unplaced=self._pool.is_blind,
+            chief=order.nodes[0],
+            framework=program.framework,
+            because=program.because,
+            python=program.command[0],
+            gpus={node: list(ids) for node, ids in self._gpus[task, attempt].items()},
+            see_gpus=gang.see_gpus,
+            packages=packages_of(program),
+        )
         if self._plans.get(task) != planned:  # Who was turned away asks again, with the same plan perhaps.
-            self._recorder.event(now, "planned", **planned)
+            self._recorder.event(now, planned)
             self._plans[task] = planned
         ranks = len(gang.table.ranks)
         if task == MAIN:
@@ -352,7 +357,7 @@ class Manager:
         else:
             self._recorder.task(now, task, placement=dict(placement), ranks=ranks, first=self._next_number)
             self._next_number += ranks
-        self._recorder.event(now, "starting", **self._numbered(order), attempt=attempt)
+        self._recorder.event(now, events.Starting(**self._numbered(order), attempt=attempt))
         try:
             await self._pool.launch(order, self)
         except OSError as error:
@@ -386,30 +391,30 @@ class Manager:
         if words["event"] == "running":
             self._started = self._started or now
             self._recorder.update(now, started=self._started)
-            self._tell_once(now, "running", order, ranks=self._named(order, words["ranks"]))
+            ranks = self._named(order, words["ranks"])
+            self._tell_once(now, events.Running(**self._numbered(order), attempt=order.attempt, ranks=ranks))
             self._post(manage.Started(time.monotonic(), order.task, order.attempt))
         elif words["event"] == "exit":
             ended = {key: words[key] for key in ("rank", "code", "signal")}
-            self._tell_once(now, "rank ended", order, **ended)
+            self._tell_once(now, events.RankEnded(**self._numbered(order), attempt=order.attempt, **ended))
         elif words["event"] == "ending":
             outcome = self._outcome(order, words["outcome"])
             self._post(manage.Failing(time.monotonic(), order.task, order.attempt, outcome))
         elif words["event"] == "note":
-            self._tell_once(now, "note", order, text=words["text"])
+            self._tell_once(now, events.Note(**self._numbered(order), attempt=order.attempt, text=words["text"]))
         elif words["event"] == "gap":
             lost = {"attempt": order.attempt, "rank": words["rank"], "lines": words["lines"]}
-            self._recorder.event(now, "gap", **_about(order.task), **lost)
+            self._recorder.event(now, events.Gap(task=_about(order.task), **lost))
 
     def _numbered(self, order: Order) -> dict[str, Any]:
         """Which task it is, and the numbers of its processes."""
         ranks = len(self._gangs[order.task, order.attempt].table.ranks)
-        return {} if order.task == MAIN else {"task": order.task, "numbers": [order.configs[0]["first"], ranks]}
+        return {} if order.task == MAIN else {"task": order.task, "numbers": (order.configs[0]["first"], ranks)}
 
-    def _tell_once(self, at: float, kind: str, order: Order, **told: Any) -> None:
+    def _tell_once(self, at: float, event: Event) -> None:
         """A gang that was adopted tells from its beginning what the manager before us has written down already."""
-        data = {**self._numbered(order), "attempt": order.attempt, **told}
-        if self._pool.found is None or not self._recorder.has_event(kind, data):
-            self._recorder.event(at, kind, **data)
+        if self._pool.found is None or not self._recorder.has_event(event):
+            self._recorder.event(at, event)
 
     def _named(self, order: Order, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
         table = self._gangs[order.task, order.attempt].table
@@ -443,6 +448,6 @@ def _kept(task: manage.TaskState | None) -> tuple[object, ...]:
     return () if task is None else (_STATES[task.phase], task.attempt, task.restarts, task.outcome)
 
 
-def _about(task: str) -> dict[str, str]:
+def _about(task: str) -> str | None:
     """Which task an event is about, where there may be several."""
-    return {} if task == MAIN else {"task": task}
+    return None if task == MAIN else task

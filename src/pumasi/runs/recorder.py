@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pumasi.core.events import Event, Note
 from pumasi.core.frames import Frame, parse_frames
 from pumasi.errors import SystemTrouble
 from pumasi.store import MetricRow, Store
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class View(Protocol):
     """Who watches a run: a terminal, a pipe, a notebook, or nobody."""
 
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None: ...
+    def event(self, at: float, event: Event) -> None: ...
 
     def output(self, frames: Sequence[Frame]) -> None: ...
 
@@ -33,7 +34,7 @@ class View(Protocol):
 class Unwatched:
     """The view of a run that nobody looks at."""
 
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None: ...
+    def event(self, at: float, event: Event) -> None: ...
 
     def output(self, frames: Sequence[Frame]) -> None: ...
 
@@ -57,12 +58,12 @@ class Recorder:
         self.last: dict[int, dict[str, float]] = {}
         """The last metrics, by the number of the process."""
 
-    def event(self, at: float, kind: str, **data: Any) -> None:
-        self.view.event(at, kind, data)
+    def event(self, at: float, event: Event) -> None:
+        self.view.event(at, event)
         if self.copy is not None:
-            self.copy.event(at, kind, data)
+            self.copy.event(at, event)
         try:
-            self._store.add_event(self._run_id, at, kind, data)
+            self._store.add_event(self._run_id, at, event)
         except SystemTrouble as trouble:
             self._tell(at, trouble)
 
@@ -102,8 +103,8 @@ class Recorder:
         self.view.output(frames)
         self._measure(at, attempt, frames)
 
-    def has_event(self, kind: str, data: Mapping[str, Any]) -> bool:
-        return any(event.kind == kind and event.data == data for event in self._store.events(self._run_id))
+    def has_event(self, event: Event) -> bool:
+        return any(row.event == event for row in self._store.events(self._run_id))
 
     def heard(self, attempt: int) -> dict[int, int]:
         return self._store.last_heard(self._run_id, attempt)
@@ -141,4 +142,4 @@ class Recorder:
         if not self._told:
             self._told = True
             text = f"{trouble.message} The training goes on, but its record has gaps. {trouble.hint}"
-            self.view.event(at, "note", {"text": text})
+            self.view.event(at, Note(text=text))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pumasi.agent.processes import kill_family
 from pumasi.core import kubewords
 from pumasi.core.command import script_of
+from pumasi.core.events import Finished, Left, Note, StopAsked
 from pumasi.core.flows import average
 from pumasi.core.flows.catalogue import flow_of, sent
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, program_of
@@ -57,7 +58,7 @@ QUESTION = "[s]top it, [l]eave it running, or go on? Type s, l or nothing, then 
 
 def run(store: Store, spec: Spec, view: View, *, terminal: bool) -> Outcome | None:
     """Run it here and now. None: the user has left it running in the background."""
-    spec, program, packed = prepare(spec, store.home, lambda text: view.event(time.time(), "note", {"text": text}))
+    spec, program, packed = prepare(spec, store.home, lambda text: view.event(time.time(), Note(text=text)))
     left = interrupted(store, spec)
     adopting = _adopting(store, left, spec, view, terminal=terminal) if left is not None and left.is_remote else None
     with _interrupts_held():
@@ -108,7 +109,7 @@ def bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason: 
     hint = f"What the manager said is in {errors}." if said else f"What it printed: pumasi logs {record.id}"
     outcome: dict[str, object] = {"verdict": verdict, "reason": reason, "hint": hint}
     # In this order: who sees that the run has ended finds the event that tells how.
-    store.add_event(record.id, now, "finished", outcome)
+    store.add_event(record.id, now, Finished(verdict=verdict, reason=reason, hint=hint))
     store.update_run(record.id, state=verdict, ended=now, outcome=outcome, exit_code=exit_code)
 
 
@@ -422,7 +423,7 @@ class Session:
             home=self._store.home,
             fields=record.copied(),
             packed=self._packed or b"",
-            say=lambda text: self._recorder.event(time.time(), "note", text=text),
+            say=lambda text: self._recorder.event(time.time(), Note(text=text)),
         )
         self._opening = asyncio.current_task()
         async with open_pool(request, adopt=self._packed is None) as pool:
@@ -455,9 +456,9 @@ class Session:
         session of the same run does not count."""
         by = ""
         with contextlib.suppress(SystemTrouble):
-            events = self._store.events(self._record.id, after=self._seen)
-            asked = [event for event in events if event.kind == "stop asked"]
-            by = str(asked[-1].data["by"]) if asked else ""
+            rows = self._store.events(self._record.id, after=self._seen)
+            asked = [row.event.by for row in rows if isinstance(row.event, StopAsked)]
+            by = asked[-1] if asked else ""
         self.stop(force=force, by=by)
 
     def _lose_lifeline(self, fd: int) -> None:
@@ -511,7 +512,7 @@ class Session:
     def _leave(self) -> None:
         """Go on in a child, and end the process that the terminal waits for. The agents do not notice: their lifelines
         are open in the child too."""
-        self._recorder.view.event(time.time(), "left", {"run": self._record.id})
+        self._recorder.view.event(time.time(), Left(run=self._record.id))
         self._recorder.view.close()
         loop = asyncio.get_running_loop()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the end of a session's first process hangs up on the others

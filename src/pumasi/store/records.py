@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pumasi.core.events import Event
 
 
 class RunRecord(NamedTuple):
@@ -45,8 +48,7 @@ COPIED = frozenset(RunRecord._fields) - {"id", "spec", "pid", "started_here"}
 class EventRow(NamedTuple):
     seq: int
     at: float
-    kind: str
-    data: dict[str, object]
+    event: Event
 
 
 class MetricRow(NamedTuple):

@@ -26,6 +26,7 @@ from pumasi.store.records import (
 from pumasi.store.trouble import translated
 
 if TYPE_CHECKING:
+    from pumasi.core.events import Event
     from pumasi.core.frames import Frame
     from pumasi.store.lock import RunLock
     from pumasi.store.logs import LogFile, LogFollower
@@ -153,7 +154,10 @@ class Store:
 
     # Events and metrics
 
-    def add_event(self, run_id: str, at: float, kind: str, data: dict[str, object]) -> None:
+    def add_event(self, run_id: str, at: float, event: Event) -> None:
+        from pumasi.core.events import pack
+
+        kind, data = pack(event)
         with self._db.transaction() as db:
             added = db.execute(
                 "INSERT INTO events (run, at, kind, data) SELECT number, ?, ?, ? FROM runs WHERE id = ?",
@@ -163,12 +167,14 @@ class Store:
             raise _missing(run_id)
 
     def events(self, run_id: str, after: int = 0) -> list[EventRow]:
+        from pumasi.core.events import unpack
+
         rows = self._db.read(
             "SELECT seq, at, kind, data FROM events WHERE run = (SELECT number FROM runs WHERE id = ?) AND seq > ? "
             "ORDER BY seq",
             (run_id, after),
         )
-        return [EventRow(seq, at, kind, json.loads(data)) for seq, at, kind, data in rows]
+        return [EventRow(seq, at, unpack(kind, json.loads(data))) for seq, at, kind, data in rows]
 
     def add_metrics(self, run_id: str, rows: Sequence[MetricRow]) -> None:
         try:

@@ -16,6 +16,7 @@ from pumasi.cli.view import sentences
 from pumasi.cli.view.board import Board, replayed
 from pumasi.cli.view.output import is_colourful, say
 from pumasi.cli.view.printer import Printer, to_streams
+from pumasi.core.events import Waiting
 from pumasi.core.frames import OpenLines
 from pumasi.errors import SpecError, UsageError
 
@@ -169,9 +170,9 @@ class _Patience:
         self._store, self._run_id, self._seen, self._told = store, run_id, 0, ""
 
     def tell(self) -> None:
-        events = self._store.events(self._run_id, after=self._seen)
-        self._seen = events[-1].seq if events else self._seen
-        reasons = [str(event.data["reason"]) for event in events if event.kind == "waiting"]
+        rows = self._store.events(self._run_id, after=self._seen)
+        self._seen = rows[-1].seq if rows else self._seen
+        reasons = [row.event.reason for row in rows if isinstance(row.event, Waiting)]
         record = self._store.run(self._run_id)
         if record.state != "queued":
             return

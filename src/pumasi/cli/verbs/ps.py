@@ -13,7 +13,6 @@ from pumasi.cli.grammar import JSON, Option, Verb
 from pumasi.cli.parsing import Arguments
 from pumasi.cli.runs import absence_of, command_of, open_store, place_in
 from pumasi.cli.several import STATES, states_in
-from pumasi.cli.view import sentences
 from pumasi.cli.view.output import columns, is_colourful, paint, paint_row, say, show, show_json
 from pumasi.cli.view.text import age, finite, notable, table, with_finite_metrics
 from pumasi.errors import Unreachable, UsageError
@@ -144,6 +143,7 @@ _CLUSTER_HEADS = ("namespace", "id", "state", "age", "slots", "framework", "user
 
 
 def _show_cluster(store: Store, place: Place, arguments: Arguments, states: Collection[str]) -> None:
+    from pumasi.cli.view.sentences import absence_words
     from pumasi.pools.kubernetes.runs import rows, whys_unattended
 
     known, now = rows(place, everywhere=arguments.has("all-namespaces"))
@@ -161,7 +161,7 @@ def _show_cluster(store: Store, place: Place, arguments: Arguments, states: Coll
         if len(fitting) > len(found):
             say(_MORE)
         for run, why in whys_unattended(place, found, now).items():
-            say(*sentences.absence_words(run, why))
+            say(*absence_words(run, why))
     elif known:
         say("No run in the cluster matches.")
     else:

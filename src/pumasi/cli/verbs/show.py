@@ -15,6 +15,8 @@ from pumasi.cli.view.board import Board, replayed
 from pumasi.cli.view.output import STATE_COLOURS, columns, paint, show, show_json
 from pumasi.cli.view.sentences import report_lines
 from pumasi.cli.view.text import age, count, finite, notable, table, with_finite_metrics
+from pumasi.core import events
+from pumasi.core.events import Event
 from pumasi.core.person import Person
 from pumasi.core.printable import clean
 from pumasi.store import EventRow, RunRecord, Store
@@ -34,43 +36,43 @@ _TOLD_APART = ("command", "workdir", "name", "slots", "framework", "nodes", "on"
 def main(arguments: Arguments) -> int:
     store = open_store()
     record = find_run(store, arguments, output=True)
-    events = store.events(record.id)
+    rows = store.events(record.id)
     if arguments.has("json"):
-        show_json(_described(store, record, events))
+        show_json(_described(store, record, rows))
         return 0
-    board = replayed(events)
+    board = replayed(rows)
     for rank, values in store.last_metrics(record.id).items():
         if rank in board.ranks:
             board.ranks[rank].values = values
-    show(_heading(record, events))
+    show(_heading(record, rows))
     show(_facts(store, record))
-    show(_outcome(record, events))
+    show(_outcome(record, rows))
     show(_absence(store, record))
-    show(_reported(events))
+    show(_reported(rows))
     show(_ranks(board))
-    show(_happened(events))
+    show(_happened(rows))
     return 0
 
 
-def _described(store: Store, record: RunRecord, events: Sequence[EventRow]) -> dict[str, Any]:
+def _described(store: Store, record: RunRecord, rows: Sequence[EventRow]) -> dict[str, Any]:
     last = store.last_metrics(record.id)
     return {
         **record._asdict(),
         "outcome": record.outcome and with_finite_metrics(record.outcome),
         "folder": str(store.folder(record.id)),
         "metrics": {rank: {name: finite(value) for name, value in row.items()} for rank, row in last.items()},
-        "events": [{"at": event.at, "event": event.kind, **event.data} for event in events],
+        "events": [{"at": row.at, "event": events.kind_of(row.event), **events.to_json(row.event)} for row in rows],
     }
 
 
-def _reported(events: Sequence[EventRow]) -> list[str]:
-    told = [event.data for event in events if event.kind == "report"]
+def _reported(rows: Sequence[EventRow]) -> list[str]:
+    told = [row.event.others for row in rows if isinstance(row.event, events.Reported)]
     return ["", *report_lines(told[-1])] if told else []
 
 
-def _heading(record: RunRecord, events: Sequence[EventRow]) -> list[str]:
+def _heading(record: RunRecord, rows: Sequence[EventRow]) -> list[str]:
     state = paint(record.state, STATE_COLOURS.get(record.state, ""), sys.stdout)
-    took = f", {sentences.time_words(*times_of(record, events))}" if record.started else ""
+    took = f", {sentences.time_words(*times_of(record, rows))}" if record.started else ""
     return [f"{paint(record.id, 'bold', sys.stdout)}  {state}{took}", ""]
 
 
@@ -122,13 +124,13 @@ def _when(at: float) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} ({age(time.time() - at)} ago)"
 
 
-def _outcome(record: RunRecord, events: Sequence[EventRow]) -> list[str]:
+def _outcome(record: RunRecord, rows: Sequence[EventRow]) -> list[str]:
     if record.outcome is None:
         return []
-    told: dict[str, Any] = {"verdict": record.state, **record.outcome}
-    took, waited = times_of(record, events)
-    line = sentences.end_line(record.id, told, took, {}, waited=waited)
-    return ["", line, *(f"  {part}" for part in sentences.end_details(record.id, told, None, has_metrics=True))]
+    end = events.finished({"verdict": record.state, **record.outcome})
+    took, waited = times_of(record, rows)
+    line = sentences.end_line(record.id, end, took, {}, waited=waited)
+    return ["", line, *(f"  {part}" for part in sentences.end_details(record.id, end, None, has_metrics=True))]
 
 
 def _absence(store: Store, record: RunRecord) -> list[str]:
@@ -146,42 +148,32 @@ def _ranks(board: Board) -> list[str]:
     return ["", *table(("rank", "node", "role", "state", "last metrics"), rows, columns(), right=(0,))]
 
 
-def _happened(events: Sequence[EventRow]) -> list[str]:
+def _happened(rows: Sequence[EventRow]) -> list[str]:
     lines = []
-    for event in events:
-        time_of_day = time.strftime("%H:%M:%S", time.localtime(event.at))
-        if told := _event_line(event):
+    for row in rows:
+        time_of_day = time.strftime("%H:%M:%S", time.localtime(row.at))
+        if told := _event_line(row.event):
             lines.append(f"  {time_of_day}  {clean(told)}")
     return ["", f"{count(len(lines), 'event')}:", *lines] if lines else []
 
 
-def _event_line(event: EventRow) -> str:
-    data: dict[str, Any] = event.data
-    if event.kind == "finished":
-        return f"{data.get('verdict')}: {data.get('reason') or ''}".rstrip(": ")
-    if event.kind == "flow":
-        return sentences.flow_line("", data)
-    if event.kind == "report":
-        return ""
-    if "task" in data:
-        return _task_line(event.kind, data)
-    if event.kind == "planned":
-        return f"planned: {sentences.plan_line('', data)}"
-    if event.kind == "rank ended":
-        return f"rank {data.get('rank')} ended: {_end(data)}"
-    if event.kind == "starting":
-        return f"starting attempt {data.get('attempt', 0)}"
-    return sentences.phase_line(event.kind, data) or event.kind
-
-
-def _task_line(kind: str, data: dict[str, Any]) -> str:
-    """Of one of several tasks: where it starts, how it ends, and what went wrong on the way."""
-    if kind == "planned":
-        return f"{data['task']}: {sentences.where(data)}"
-    if kind == "task ended":
-        return sentences.task_end(data)
-    return sentences.phase_line(kind, data)
-
-
-def _end(data: dict[str, object]) -> str:
-    return str(data["signal"]) if data.get("signal") else f"exit code {data.get('code')}"
+def _event_line(event: Event) -> str:
+    match event:
+        case events.Finished():
+            return f"{event.verdict}: {event.reason}".rstrip(": ")
+        case events.FlowBegun():
+            return sentences.flow_line("", event)
+        case events.Reported():
+            return ""
+        case events.Planned(task=None):
+            return f"planned: {sentences.plan_line('', event)}"
+        case events.Planned():
+            return f"{event.task}: {sentences.where(event)}"
+        case events.TaskEnded():
+            return sentences.task_end(event)
+        case events.RankEnded(task=None):
+            return f"rank {event.rank} ended: {event.signal or f'exit code {event.code}'}"
+        case events.Starting(task=None):
+            return f"starting attempt {event.attempt}"
+    line = sentences.phase_line(event)
+    return line if line or getattr(event, "task", None) else events.kind_of(event)

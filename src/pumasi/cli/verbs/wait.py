@@ -10,6 +10,7 @@ from pumasi.cli.runs import absence_of, find_run, open_store, times_of
 from pumasi.cli.view import sentences
 from pumasi.cli.view.output import say, show_json
 from pumasi.cli.view.text import with_finite_metrics
+from pumasi.core.events import finished
 from pumasi.errors import SpecError, UsageError
 
 VERB = Verb(
@@ -48,10 +49,8 @@ def main(arguments: Arguments) -> int:
         return record.exit_code or 0
     metrics = next(iter(store.last_metrics(record.id).values()), {})
     took, waited = times_of(record, store.events(record.id))
-    say(
-        sentences.end_line(record.id, told, took, metrics, waited=waited),
-        *sentences.fetching(record.id, told),
-    )
+    end = finished(told)
+    say(sentences.end_line(record.id, end, took, metrics, waited=waited), *sentences.fetching(record.id, end))
     return record.exit_code or 0
 
 

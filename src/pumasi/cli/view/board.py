@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pumasi.core import events
 
 if TYPE_CHECKING:
+    from pumasi.core.events import Event
     from pumasi.core.metrics import Reading
     from pumasi.store import EventRow
 
-_PHASES = {
-    "waiting": "queued",
-    "starting": "starting",
-    "running": "running",
-    "ending": "ending",
-    "restarting": "starting",
+_PHASES: dict[type[Event], str] = {
+    events.Waiting: "queued",
+    events.Starting: "starting",
+    events.Running: "running",
+    events.Ending: "ending",
+    events.Restarting: "starting",
 }
-
-
-_BEFORE = frozenset(("waiting", "starting", "restarting"))
+_BEFORE = (events.Waiting, events.Starting, events.Restarting)
 """Of one of several tasks, this says nothing about those that run."""
 
 
@@ -34,11 +35,11 @@ class RankRow:
         self.values: dict[str, float] = {}
 
 
-def replayed(events: Iterable[EventRow]) -> Board:
+def replayed(rows: Iterable[EventRow]) -> Board:
     """What was known at the end of these."""
     board = Board()
-    for event in events:
-        board.event(event.at, event.kind, event.data)
+    for row in rows:
+        board.event(row.at, row.event)
     return board
 
 
@@ -55,33 +56,37 @@ class Board:
         self.ranks: dict[int, RankRow] = {}
         self.labels: dict[int, str] = {}
 
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
+    def event(self, at: float, event: Event) -> None:
         if self.began is None:
             self.began = at
-        self.run = data.get("run", self.run)
-        self._follow(kind, data)
-        if kind == "starting" and "numbers" in data:
-            self._name(data)
-        elif kind == "running":
-            self.started = at if self.started is None else self.started
-            self._start(data)
-        elif kind == "rank ended" and (number := _first(data) + data["rank"]) in self.ranks:
-            self.ranks[number].state = rank_end(data)
-        elif kind in ("task ended", "restarting") and "task" in data:
-            self._clear(data["task"])
-        elif kind == "finished":
-            self.phase = str(data["verdict"])
-            for row in self.ranks.values():
-                row.state = "gone" if row.state == "running" else row.state
+        self.run = getattr(event, "run", None) or self.run
+        self._follow(event)
+        match event:
+            case events.Starting(numbers=(_, _)):
+                self._name(event)
+            case events.Running():
+                self.started = at if self.started is None else self.started
+                self._start(event)
+            case events.RankEnded() if (number := event.first + event.rank) in self.ranks:
+                self.ranks[number].state = rank_end(event)
+            case events.TaskEnded(task=str(task)) | events.Restarting(task=str(task)):
+                self._clear(task)
+            case events.Finished():
+                self.phase = event.verdict
+                for row in self.ranks.values():
+                    row.state = "gone" if row.state == "running" else row.state
 
-    def _follow(self, kind: str, data: Mapping[str, Any]) -> None:
-        if "task" not in data:
-            self.attempt = data.get("attempt", self.attempt)
-        elif self.ranks and kind in _BEFORE:
+    def _follow(self, event: Event) -> None:
+        if getattr(event, "task", None) is None:
+            attempt = getattr(event, "attempt", None)
+            self.attempt = self.attempt if attempt is None else attempt
+        elif self.ranks and isinstance(event, _BEFORE):
             return
-        self.phase = _PHASES.get(kind, self.phase)
-        if kind in ("waiting", "restarting", "ending"):
-            self.reason = str(data.get("reason") or data.get("why") or "")
+        self.phase = _PHASES.get(type(event), self.phase)
+        if isinstance(event, (events.Waiting, events.Restarting)):
+            self.reason = event.reason
+        elif isinstance(event, events.Ending):
+            self.reason = event.why
 
     def reading(self, rank: int, reading: Reading) -> None:
         row = self.ranks.setdefault(rank, RankRow("", ""))
@@ -106,33 +111,29 @@ class Board:
         """What a process is called: its rank, and in a run of several tasks the name of its task."""
         return self.labels.get(number, str(number))
 
-    def _name(self, data: Mapping[str, Any]) -> None:
-        first, ranks = data["numbers"]
+    def _name(self, event: events.Starting) -> None:
+        first, ranks = event.numbers or (0, 0)
         for rank in range(ranks):
-            self.labels[first + rank] = data["task"] if ranks == 1 else f"{data['task']}:{rank}"
+            self.labels[first + rank] = str(event.task) if ranks == 1 else f"{event.task}:{rank}"
 
     def _clear(self, task: str) -> None:
         """What is over is shown no longer."""
         for number in [number for number in self.ranks if self.label(number).partition(":")[0] == task]:
             del self.ranks[number]
 
-    def _start(self, data: Mapping[str, Any]) -> None:
+    def _start(self, event: events.Running) -> None:
         self.reason = ""
-        for seat in data.get("ranks", ()):
+        for seat in event.ranks:
             row = RankRow(str(seat.get("node", "")), str(seat.get("role", "")))
-            number = _first(data) + seat["rank"]
+            number = event.first + seat["rank"]
             before = self.ranks.get(number)
             if before is not None:
                 row.values = before.values
             self.ranks[number] = row
 
 
-def _first(data: Mapping[str, Any]) -> int:
-    return int(data["numbers"][0]) if "numbers" in data else 0
-
-
-def rank_end(data: Mapping[str, Any]) -> str:
+def rank_end(event: events.RankEnded) -> str:
     """ended · exit 1 · SIGKILL"""
-    if data.get("signal"):
-        return str(data["signal"])
-    return "ended" if not data.get("code") else f"exit {data['code']}"
+    if event.signal:
+        return event.signal
+    return "ended" if not event.code else f"exit {event.code}"

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pumasi.cli.view.board import Board, RankRow
 from pumasi.cli.view.output import STATE_COLOURS, is_colourful
@@ -20,12 +20,14 @@ from pumasi.cli.view.printer import Printer, to_streams_patiently
 from pumasi.cli.view.sentences import report_lines
 from pumasi.cli.view.text import clock, count, fit, notable
 from pumasi.cli.view.views import ENDS_ATTEMPT, end_words, event_words, ranks_of
+from pumasi.core import events
 from pumasi.core.printable import clean
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from pumasi.core.events import Event
     from pumasi.core.frames import Frame
     from pumasi.core.metrics import Reading
 
@@ -35,7 +37,7 @@ _MOST_ROWS = 16
 _MOST_PENDING = 256 * 1024
 _MOST_HELD = 4 * 1024 * 1024
 """Output that waits while a question is open, before it scrolls the question away."""
-_SAID = ("planned", "flow", "note", "restarting", "left", "task ended")
+_SAID = (events.Planned, events.FlowBegun, events.Note, events.Restarting, events.Left, events.TaskEnded)
 _FIRST_DRAW = 0.4
 """Rich takes a while to import: not in the way of starting the ranks."""
 
@@ -61,19 +63,19 @@ class LiveView:
         self._thread = threading.Thread(target=self._keep_drawing, name="live view", daemon=True)
         self._thread.start()
 
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
+    def event(self, at: float, event: Event) -> None:
         with self._lock:
-            self.board.event(at, kind, data)
-            if kind in ENDS_ATTEMPT:
-                self._printer.end_attempt(ranks_of(self.board, data))
-            if kind in ("ending", "finished"):
+            self.board.event(at, event)
+            if isinstance(event, ENDS_ATTEMPT):
+                self._printer.end_attempt(ranks_of(self.board, event.task))
+            if isinstance(event, (events.Ending, events.Finished)):
                 self._asking = False
-            if kind == "report":
-                self._report = report_lines(data)
-            elif kind == "finished":
-                self._end = end_words(self.board, at, data, self._words)
-            elif kind in _SAID:
-                if words := event_words(self.board.run, kind, data):
+            if isinstance(event, events.Reported):
+                self._report = report_lines(event.others)
+            elif isinstance(event, events.Finished):
+                self._end = end_words(self.board, at, event, self._words)
+            elif isinstance(event, _SAID):
+                if words := event_words(self.board.run, event):
                     self._say(*words)
                 self._flush()
 

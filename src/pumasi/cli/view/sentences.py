@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pumasi.cli.view.text import aligned, count, duration, importance, notable, table
+from pumasi.core import events
 
 if TYPE_CHECKING:
+    from pumasi.core.events import Event
     from pumasi.pools.kubernetes.pod_facts import Refusal
 
 _VERDICTS = {
@@ -23,17 +25,16 @@ _NOTED_WAIT = 2.0
 """Seconds from which on a wait is worth a word: every start takes a moment."""
 
 
-def plan_line(run: str, data: Mapping[str, Any]) -> str:
+def plan_line(run: str, event: events.Planned) -> str:
     """train-x7k2p · 4 slots on this machine · torch (train.py imports torch) · python 3.11 (.venv)"""
-    parts = [run, where(data), _framework(data), _gpus(data)]
-    parts += [_interpreter(str(data.get("python") or "")), str(data.get("packages") or "")]
+    parts = [run, where(event), _framework(event), _gpus(event), _interpreter(event.python), event.packages]
     return " · ".join(part for part in parts if part)
 
 
-def flow_line(run: str, data: Mapping[str, Any]) -> str:
+def flow_line(run: str, event: events.FlowBegun) -> str:
     """imdb-x7k2p · 5 trainers apart, 4 rounds of averaging · jax (train.py imports keras)"""
-    where = "" if data.get("on", "local") == "local" else f"on {data['on']}"
-    return " · ".join(part for part in (run, str(data["title"]), where, _framework(data)) if part)
+    where = "" if event.on == "local" else f"on {event.on}"
+    return " · ".join(part for part in (run, event.title, where, _framework(event)) if part)
 
 
 def report_lines(data: Mapping[str, Any]) -> list[str]:
@@ -65,22 +66,20 @@ def _model(who: str) -> str:
 _MODELS = {"average": "the average", "ensemble": "the ensemble"}
 
 
-def where(data: Mapping[str, Any]) -> str:
-    placement, chief = data.get("placement") or {}, data.get("chief")
-    slots = count(sum(placement.values()), "slot")
-    if data.get("unplaced"):
+def where(event: events.Planned) -> str:
+    slots = count(sum(event.placement.values()), "slot")
+    if event.unplaced:
         return f"{slots}, wherever the cluster's scheduler puts them"
-    if len(placement) < 2:
-        return f"{slots} on {chief if data.get('on', 'local') != 'local' else 'this machine'}"
-    shares = ", ".join(f"{share} on {node}" for node, share in placement.items())
-    return f"{slots}: {shares}; the chief on {chief}" if chief else f"{slots}: {shares}"
+    if len(event.placement) < 2:
+        return f"{slots} on {event.chief if event.on != 'local' else 'this machine'}"
+    shares = ", ".join(f"{share} on {node}" for node, share in event.placement.items())
+    return f"{slots}: {shares}; the chief on {event.chief}" if event.chief else f"{slots}: {shares}"
 
 
-def _framework(data: Mapping[str, Any]) -> str:
-    framework, because = data.get("framework") or "", data.get("because") or ""
-    if framework in ("", "none"):
-        return str(because)
-    return f"{framework} ({because})" if because else str(framework)
+def _framework(event: events.Planned | events.FlowBegun) -> str:
+    if event.framework in ("", "none"):
+        return event.because
+    return f"{event.framework} ({event.because})" if event.because else event.framework
 
 
 def _interpreter(path: str) -> str:
@@ -92,35 +91,35 @@ def _interpreter(path: str) -> str:
     return f"{name} ({environment})"
 
 
-def _gpus(data: Mapping[str, Any]) -> str:
-    gpus = [gpu for ids in (data.get("gpus") or {}).values() for gpu in ids]
+def _gpus(event: events.Planned) -> str:
+    gpus = [gpu for ids in event.gpus.values() for gpu in ids]
     if not gpus:
         return ""
-    seen = {"own": ", each rank sees its own", "all": ", each rank sees all"}.get(str(data.get("see_gpus")), "")
+    seen = {"own": ", each rank sees its own", "all": ", each rank sees all"}.get(event.see_gpus, "")
     return count(len(gpus), "GPU") + (seen if len(gpus) > 1 else "")
 
 
-def phase_line(kind: str, data: Mapping[str, Any]) -> str:
+def phase_line(event: Event) -> str:
     """A sentence for an event that a user should see as it happens; empty for the others."""
-    if kind == "note":
-        return str(data["text"])
-    if kind == "waiting":
-        return f"{_task(data)}{waiting_words(str(data['reason']))}"
-    if kind == "task ended":
-        return task_end(data) if data["verdict"] in ("failed", "lost") else ""
-    if kind == "running" and "task" in data:
-        return ""
-    if kind == "running":
-        ranks = len(data.get("ranks", ()))
-        return "running" if ranks == 1 else f"running: {ranks} processes"
-    if kind == "restarting":
-        return f"{_task(data)}starting again (attempt {data['attempt']}): {data['reason']}"
-    if kind == "gap":
-        return f"{count(data['lines'], 'line')} of rank {data['rank']} were lost: the log went faster than it was read"
-    if kind == "stop asked":
-        return f"{data['by']} asked to stop it"
-    if kind == "ending":
-        return f"{_task(data)}ending: {data['why']}" if data.get("why") else f"{_task(data)}ending"
+    match event:
+        case events.Note():
+            return event.text
+        case events.Waiting():
+            return f"{_task(event)}{waiting_words(event.reason)}"
+        case events.TaskEnded():
+            return task_end(event) if event.verdict in ("failed", "lost") else ""
+        case events.Running(task=None):
+            ranks = len(event.ranks)
+            return "running" if ranks == 1 else f"running: {ranks} processes"
+        case events.Restarting():
+            return f"{_task(event)}starting again (attempt {event.attempt}): {event.reason}"
+        case events.Gap():
+            lost = f"{count(event.lines, 'line')} of rank {event.rank}"
+            return f"{lost} were lost: the log went faster than it was read"
+        case events.StopAsked():
+            return f"{event.by} asked to stop it"
+        case events.Ending():
+            return f"{_task(event)}ending: {event.why}" if event.why else f"{_task(event)}ending"
     return ""
 
 
@@ -129,15 +128,14 @@ def waiting_words(reason: str) -> str:
     return f"waiting {reason}" if reason.startswith("for ") else f"waiting: {reason}"
 
 
-def task_end(data: Mapping[str, Any]) -> str:
+def task_end(event: events.TaskEnded) -> str:
     """train-1-2 failed: The program …"""
-    verdict = data["verdict"]
-    said = f"{data['task']} {_VERDICTS.get(verdict, verdict)}"
-    return said if verdict == "done" else f"{said}: {data['reason']}"
+    said = f"{event.task} {_VERDICTS.get(event.verdict, event.verdict)}"
+    return said if event.verdict == "done" else f"{said}: {event.reason}"
 
 
-def _task(data: Mapping[str, Any]) -> str:
-    return f"{data['task']}: " if "task" in data else ""
+def _task(event: events.Waiting | events.Restarting | events.Ending) -> str:
+    return f"{event.task}: " if event.task else ""
 
 
 def absence_words(run: str, why: Refusal) -> list[str]:
@@ -151,15 +149,14 @@ def left_words(run: str) -> list[str]:
 
 
 def end_line(
-    run: str, data: Mapping[str, Any], elapsed: float, metrics: Mapping[str, float], *, waited: float = 0.0
+    run: str, end: events.Finished, elapsed: float, metrics: Mapping[str, float], *, waited: float = 0.0
 ) -> str:
     """One sentence about the outcome."""
-    verdict = str(data["verdict"])
-    said = f"{run} {_VERDICTS.get(verdict, verdict)} after {time_words(elapsed, waited)}"
-    if verdict == "done":
+    said = f"{run} {_VERDICTS.get(end.verdict, end.verdict)} after {time_words(elapsed, waited)}"
+    if end.verdict == "done":
         noted = notable(metrics)
         return f"{said} · {noted}" if noted else f"{said}."
-    return f"{said}: {data['reason']}" if data.get("reason") else f"{said}."
+    return f"{said}: {end.reason}" if end.reason else f"{said}."
 
 
 def time_words(elapsed: float, waited: float) -> str:
@@ -167,32 +164,31 @@ def time_words(elapsed: float, waited: float) -> str:
     return duration(elapsed) + (f" (waited {duration(waited)})" if waited >= _NOTED_WAIT else "")
 
 
-def end_details(run: str, data: Mapping[str, Any], words: Sequence[str] | None, has_metrics: bool) -> list[str]:
+def end_details(run: str, end: events.Finished, words: Sequence[str] | None, has_metrics: bool) -> list[str]:
     """What stands below the sentence: the last lines of the rank that failed first, what to do, the next commands."""
-    tail = [f"| {line}" for line in data.get("tail") or ()]
-    hint = [str(data["hint"])] if data.get("hint") else []
-    return [*tail, *hint, *next_commands(run, data, words, has_metrics), *fetching(run, data)]
+    tail = [f"| {line}" for line in end.tail]
+    hint = [end.hint] if end.hint else []
+    return [*tail, *hint, *next_commands(run, end, words, has_metrics), *fetching(run, end)]
 
 
-def fetching(run: str, data: Mapping[str, Any]) -> list[str]:
+def fetching(run: str, end: events.Finished) -> list[str]:
     """How to have what it left on a volume, if it did."""
-    if not data.get("result"):
+    if not end.result:
         return []
     from pumasi.cli.fetching import fetch_lines
 
-    return fetch_lines(run, data["result"])
+    return fetch_lines(run, end.result)
 
 
-def next_commands(run: str, data: Mapping[str, Any], words: Sequence[str] | None, has_metrics: bool) -> list[str]:
+def next_commands(run: str, end: events.Finished, words: Sequence[str] | None, has_metrics: bool) -> list[str]:
     """The two commands that one would want next. `words` are those that `pumasi run` was started with."""
-    verdict = data["verdict"]
-    which = f" --rank {data['rank']}" if data.get("rank") is not None else ""
-    which = f" --task {data['task']}" if data.get("task") else which
+    which = f" --rank {end.rank}" if end.rank is not None else ""
+    which = f" --task {end.task}" if end.task else which
     logs = f"pumasi logs {run}{which}"
-    if verdict == "done":
+    if end.verdict == "done":
         return [logs, f"pumasi metrics {run}" if has_metrics else f"pumasi show {run}"]
-    has_culprit = data.get("rank") is not None or data.get("node") is not None
-    may_help = verdict == "lost" and has_culprit and data.get("cause") != "oom"
-    if may_help and not data.get("task") and words is not None and "--restarts" not in words:
+    has_culprit = end.rank is not None or end.node is not None
+    may_help = end.verdict == "lost" and has_culprit and end.cause != "oom"
+    if may_help and not end.task and words is not None and "--restarts" not in words:
         return [logs, f"pumasi run --restarts 3 {shlex.join(words)}"]
     return [logs, f"pumasi show {run}"]

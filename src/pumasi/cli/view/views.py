@@ -17,9 +17,11 @@ from pumasi.cli.view.board import Board
 from pumasi.cli.view.output import is_colourful, say
 from pumasi.cli.view.printer import Printer, Write
 from pumasi.cli.view.text import finite, with_finite_metrics
+from pumasi.core import events
 from pumasi.core.frames import OpenLines
 
 if TYPE_CHECKING:
+    from pumasi.core.events import Event
     from pumasi.core.frames import Frame
     from pumasi.core.metrics import Reading
     from pumasi.runs.recorder import View
@@ -38,20 +40,19 @@ class PlainView:
             write, prefixed=ranks > 1, exact=ranks == 1, colour=is_colourful(sys.stdout), label=self.board.label
         )
 
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
-        self.board.event(at, kind, data)
-        if kind in ENDS_ATTEMPT:
-            self._printer.end_attempt(ranks_of(self.board, data))
-        if kind == "report":
-            self._report = sentences.report_lines(data)
-        elif kind == "finished":
-            self._end = end_words(self.board, at, data, self._words)
-            if self._quiet and data["verdict"] == "done":
-                self._end = []
-        elif not self._quiet:
-            words = event_words(self.board.run, kind, data)
-            if words:
-                say(*words)
+    def event(self, at: float, event: Event) -> None:
+        self.board.event(at, event)
+        if isinstance(event, ENDS_ATTEMPT):
+            self._printer.end_attempt(ranks_of(self.board, event.task))
+        match event:
+            case events.Reported():
+                self._report = sentences.report_lines(event.others)
+            case events.Finished():
+                is_silent = self._quiet and event.verdict == "done"
+                self._end = [] if is_silent else end_words(self.board, at, event, self._words)
+            case _ if not self._quiet:
+                if words := event_words(self.board.run, event):
+                    say(*words)
 
     def output(self, frames: Sequence[Frame]) -> None:
         self._printer.output(frames)
@@ -79,11 +80,12 @@ class JsonView:
         self._end: list[Mapping[str, Any]] = []
         self._open = OpenLines()
 
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
-        if kind == "restarting" and "task" not in data:
+    def event(self, at: float, event: Event) -> None:
+        if isinstance(event, events.Restarting) and event.task is None:
             self._show_output(self._open.close())
+        kind, data = events.pack(event)
         told = {"event": kind, "at": at, **data}
-        if kind == "finished":
+        if isinstance(event, events.Finished):
             self._end = [with_finite_metrics(told)]
         else:
             self._show([told])
@@ -105,8 +107,10 @@ class JsonView:
         )
 
     def reading(self, rank: int, reading: Reading) -> None:
+        from pumasi.core.metrics import VERSION
+
         values = {name: finite(value) for name, value in reading.values.items()}
-        self._show([{"event": "metrics", "rank": rank, **reading._asdict(), "values": values}])
+        self._show([{"event": "metrics", "v": VERSION, "rank": rank, **reading._asdict(), "values": values}])
 
     def ask(self, question: str) -> None:
         if question:
@@ -120,32 +124,33 @@ class JsonView:
         self._write(False, text.encode(errors="replace"))
 
 
-ENDS_ATTEMPT = ("restarting", "task ended")
+ENDS_ATTEMPT = (events.Restarting, events.TaskEnded)
 
 
-def ranks_of(board: Board, data: Mapping[str, Any]) -> list[int] | None:
-    """The processes of the task that an event is about; None: all, where there is only one task."""
-    if "task" not in data:
+def ranks_of(board: Board, task: str | None) -> list[int] | None:
+    """The processes of a task; None: all, where there is only one task."""
+    if task is None:
         return None
-    return [number for number, label in board.labels.items() if label.partition(":")[0] == data["task"]]
+    return [number for number, label in board.labels.items() if label.partition(":")[0] == task]
 
 
-def event_words(run: str, kind: str, data: Mapping[str, Any]) -> list[str]:
+def event_words(run: str, event: Event) -> list[str]:
     """What is said of an event as it happens."""
-    if kind == "planned":
-        return [] if "task" in data else [sentences.plan_line(run, data)]
-    if kind == "flow":
-        return [sentences.flow_line(run, data)]
-    if kind == "left":
-        return sentences.left_words(run)
-    line = sentences.phase_line(kind, data)
+    match event:
+        case events.Planned():
+            return [] if event.task else [sentences.plan_line(run, event)]
+        case events.FlowBegun():
+            return [sentences.flow_line(run, event)]
+        case events.Left():
+            return sentences.left_words(run)
+    line = sentences.phase_line(event)
     return [line] if line else []
 
 
-def end_words(board: Board, at: float, data: Mapping[str, Any], words: Sequence[str] | None) -> list[str]:
-    metrics = data.get("metrics") or board.metrics()
-    line = sentences.end_line(board.run, data, board.elapsed(at), metrics, waited=board.waited)
-    return [line, *sentences.end_details(board.run, data, words, bool(metrics))]
+def end_words(board: Board, at: float, end: events.Finished, words: Sequence[str] | None) -> list[str]:
+    metrics = end.metrics or board.metrics()
+    line = sentences.end_line(board.run, end, board.elapsed(at), metrics, waited=board.waited)
+    return [line, *sentences.end_details(board.run, end, words, bool(metrics))]
 
 
 def is_live() -> bool:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from pumasi.core.events import Gap
 from pumasi.core.flows import log_of
 from pumasi.core.frames import separate, unheard
 from pumasi.errors import ClusterTrouble, NotThere
@@ -199,7 +200,7 @@ class _Copying:
 
     def _tell_gaps(self, attempt: int, sieve: Sieve) -> None:
         for rank, lines in sieve.missing.items():
-            self._recorder.event(time.time(), "gap", attempt=attempt, rank=rank, lines=lines)
+            self._recorder.event(time.time(), Gap(attempt=attempt, rank=rank, lines=lines))
 
     def _deliver(self, attempt: int) -> Callable[[bytes], None]:
         def deliver(chunk: bytes) -> None:

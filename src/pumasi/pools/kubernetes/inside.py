@@ -10,10 +10,9 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from pumasi.core.events import Event, kind_of, to_json
 from pumasi.core.spec import Spec, parse_spec
 from pumasi.errors import PumasiError, RunBusy
 from pumasi.kube.api import Api
@@ -31,8 +30,8 @@ from pumasi.store import Store
 class Noted(Unwatched):
     """Events go to the manager's own log, for who has to find out what it did."""
 
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
-        sys.stderr.write(f"{at:.3f} {kind} {data}\n")
+    def event(self, at: float, event: Event) -> None:
+        sys.stderr.write(f"{at:.3f} {kind_of(event)} {to_json(event)}\n")
         sys.stderr.flush()
 
 
@@ -54,8 +53,8 @@ async def _manage(run: str) -> None:
     with tempfile.TemporaryDirectory() as home:
         store = Store.open(Path(home))
         store.import_run(run, content.spec, content.state["created"])
-        for at, kind, data in content.events:
-            store.add_event(run, at, kind, data)
+        for at, event in content.events:
+            store.add_event(run, at, event)
         for attempt, frames in archived:
             store.append_log(run, attempt, frames)
         request = Request(run, spec_of(content), program_of(content), Path(home), content.state)

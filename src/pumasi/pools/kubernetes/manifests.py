@@ -75,7 +75,7 @@ class Owner(NamedTuple):
         return {"apiVersion": version, "kind": self.kind, "name": self.name, "uid": self.uid, "controller": True}
 
 
-class Gang(NamedTuple):
+class GangSpec(NamedTuple):
     """What the pods of one attempt have in common. `secret` and `hub` are empty for a gang of one pod. `star` is the
     attempt whose Service it has: one that got no place leaves it to the next. `pinned` is False where the cluster's
     scheduler chooses the nodes, then without those in `avoid`; `single` is a volume that one node can mount at a
@@ -163,7 +163,7 @@ def secret(run: str, owner: Owner, value: str) -> Object:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"secret": value}}
 
 
-def service(gang: Gang) -> Object:
+def service(gang: GangSpec) -> Object:
     """How members reach the chief's agent. Its name begins with a letter, which a run's need not."""
     name = f"hub-{gang.run}-{gang.star}"
     selector = {RUN: gang.run, TASK: gang.task, STAR: str(gang.star), INDEX: "0"}
@@ -210,7 +210,7 @@ def pod_name(run: str, task: str, attempt: int, index: int) -> str:
     return f"{run}-{task}-{attempt}-{index}"
 
 
-def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]) -> Object:
+def pod(spec: Spec, gang: GangSpec, index: int, node: str, config: Mapping[str, Any]) -> Object:
     """The agent of one node, with the slots that it has. Whatever the user sets with --set comes last."""
     own = {TASK: gang.task, ATTEMPT: str(gang.attempt), INDEX: str(index)}
     own |= {CLAIM: gang.single} if gang.single else {}
@@ -242,7 +242,7 @@ def pod(spec: Spec, gang: Gang, index: int, node: str, config: Mapping[str, Any]
     return reserved.patched(spec.patches, made, counted(spec))
 
 
-def _affinity(gang: Gang, node: str) -> Object:
+def _affinity(gang: GangSpec, node: str) -> Object:
     if gang.pinned:
         return pin(node)
     return {**(beside(gang.single) if gang.single else {}), **(away_from(gang.avoid) if gang.avoid else {})}
@@ -253,7 +253,7 @@ def grace_of(spec: Spec) -> int:
     return int(spec.grace) + 12
 
 
-def _container(spec: Spec, gang: Gang, config: Mapping[str, Any]) -> Object:
+def _container(spec: Spec, gang: GangSpec, config: Mapping[str, Any]) -> Object:
     container: Object = {
         "name": "main",
         "image": spec.image,
@@ -273,7 +273,7 @@ def _container(spec: Spec, gang: Gang, config: Mapping[str, Any]) -> Object:
     return container
 
 
-def _boot_env(gang: Gang, config: Mapping[str, Any]) -> list[Object]:
+def _boot_env(gang: GangSpec, config: Mapping[str, Any]) -> list[Object]:
     env: list[Object] = [
         _from_code("PUMASI_BOOT_AGENT", gang.code, "agent"),
         {"name": "PUMASI_BOOT_CONFIG", "value": squeezed(json.dumps(config))},
@@ -364,7 +364,7 @@ def brief_patience() -> list[Object]:
     ]
 
 
-def _volumes(spec: Spec, gang: Gang) -> list[Object]:
+def _volumes(spec: Spec, gang: GangSpec) -> list[Object]:
     volumes: list[Object] = []
     if gang.code.chunks:
         sources = [
@@ -380,7 +380,7 @@ def _volumes(spec: Spec, gang: Gang) -> list[Object]:
     return volumes
 
 
-def _mounts(spec: Spec, gang: Gang) -> list[Object]:
+def _mounts(spec: Spec, gang: GangSpec) -> list[Object]:
     mounts: list[Object] = []
     if gang.code.chunks:
         mounts.append({"name": "code", "mountPath": "/pumasi/code", "readOnly": True})
@@ -408,7 +408,7 @@ def folder_of(spec: Spec, run: str) -> str:
     return FOLDER if found is None else f"{found.path}/pumasi/{run}"
 
 
-def agent_config(config: Mapping[str, Any], gang: Gang, index: int) -> dict[str, Any]:
+def agent_config(config: Mapping[str, Any], gang: GangSpec, index: int) -> dict[str, Any]:
     """What `core.launch` has prepared, for a pod: the chief listens on all its addresses, the others call the Service;
     each learns its own address where it runs."""
     own: dict[str, Any] = {"secret": "", "address": "", "hub": ["" if index == 0 else gang.hub, HUB_PORT]}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pumasi.agent.files import agent_text, installer_files, shim_files
 from pumasi.core import kubewords
 from pumasi.core.endings import Setting
+from pumasi.core.events import Note, Restarting
 from pumasi.core.flows import MAIN
 from pumasi.core.flows.catalogue import sent
 from pumasi.core.kubewords import toleration
@@ -38,9 +39,10 @@ from pumasi.kube.waiting import end_task, set_within, within
 from pumasi.pools.base import Found, FoundTask, Order, Pool, Request, Shortage, Sink, found_task
 from pumasi.pools.kubernetes import holding, manifests, pod_facts, quotas, uploading, volumes
 from pumasi.pools.kubernetes.discovery import LEAVING, Object, Room, has_image, is_leaving, unlabelled
+from pumasi.pools.kubernetes.gang import MARGIN
 from pumasi.pools.kubernetes.lookout import Lookout, View
 from pumasi.pools.kubernetes.manifests import CodeObjects
-from pumasi.pools.kubernetes.pods import MARGIN, PodGang
+from pumasi.pools.kubernetes.pods import PodGang
 from pumasi.pools.kubernetes.queueing import Left, Waiter, ahead_of, leave_room, wish_of, write_wish
 from pumasi.pools.kubernetes.record import LONGEST, Age, Content, Record, anchor_path, path_of, read
 
@@ -134,7 +136,7 @@ async def detach(request: Request) -> None:
         await _check_account(api, namespace)
         record = Record(api, namespace, request.run, "")
         for note in request.program.notes:  # The manager finds the run begun, and does not tell them again.
-            record.event(time.time(), "note", {"text": note})
+            record.event(time.time(), Note(text=note))
         pool = await make_run(api, request, record)
         try:
             await pool.start_manager()
@@ -190,7 +192,7 @@ def _check_changes(spec: Spec, framework: str, code: CodeObjects) -> None:
 
 def _sample(spec: Spec, framework: str, code: CodeObjects, share: int) -> manifests.Object:
     """A pod with that many slots, as it would be made."""
-    gang = manifests.Gang("run", "main", 0, manifests.Owner("", "", ""), "hub", True, "", framework, code)
+    gang = manifests.GangSpec("run", "main", 0, manifests.Owner("", "", ""), "hub", True, "", framework, code)
     return manifests.pod(spec, gang, 0, "node", {"slots": share})
 
 
@@ -229,7 +231,7 @@ def _found(content: Content) -> Found:
     main = FoundTask(
         state=state["state"],
         attempt=state.get("attempt", 0),
-        restarts=max((told["spent"] for _, kind, told in content.events if kind == "restarting"), default=0),
+        restarts=max((event.spent for _, event in content.events if isinstance(event, Restarting)), default=0),
         placement=state.get("placement", {}),
     )
     return Found(state["created"], state.get("started"), {MAIN: main})
@@ -634,7 +636,7 @@ class KubernetesPool(Pool):
             for index, config in enumerate(order.configs)
         ]
 
-    async def _make_star_and_secret(self, gang: manifests.Gang) -> _Star:
+    async def _make_star_and_secret(self, gang: manifests.GangSpec) -> _Star:
         """When one of them is refused, the other has its answer too: what was made is known, and left to the next."""
         making = self._make_star(gang), self._make_secret()
         star, secret = await asyncio.gather(*making, return_exceptions=True)
@@ -644,7 +646,7 @@ class KubernetesPool(Pool):
             raise star
         return star
 
-    async def _make_star(self, gang: manifests.Gang) -> _Star:
+    async def _make_star(self, gang: manifests.GangSpec) -> _Star:
         """Its Service; or that of an attempt which got no place, and of which nothing is left."""
         star = self._spare_stars.pop(gang.task, None)
         if star is None:
@@ -657,8 +659,8 @@ class KubernetesPool(Pool):
         if star := self._stars.get((task, attempt)):
             self._spare_stars[task] = star
 
-    def _describe(self, order: Order) -> manifests.Gang:
-        return manifests.Gang(
+    def _describe(self, order: Order) -> manifests.GangSpec:
+        return manifests.GangSpec(
             run=self._run,
             task=order.task,
             attempt=order.attempt,

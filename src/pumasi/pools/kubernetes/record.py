@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pumasi.core.events import Event, pack, unpack
 from pumasi.core.person import read_name
 from pumasi.errors import ClusterTrouble, Conflict, NotThere, RunBusy, Unreachable
 from pumasi.kube.api import Api
@@ -77,7 +78,7 @@ class Content(NamedTuple):
     program: dict[str, Any]
     code: dict[str, Any]
     state: dict[str, Any]
-    events: list[tuple[float, str, dict[str, Any]]]
+    events: list[tuple[float, Event]]
     manager: str
     beat: float
     uid: str
@@ -97,7 +98,7 @@ def read(thing: Mapping[str, Any]) -> Content:
         program=asked.get("program", {}),
         code=asked.get("code", {}),
         state=json.loads(data.get(_STATE, "{}")),
-        events=[(at, kind, told) for at, kind, told in json.loads(data.get(_EVENTS, "[]"))],
+        events=[(at, unpack(kind, told)) for at, kind, told in json.loads(data.get(_EVENTS, "[]"))],
         manager=notes.get(DOMAIN + "manager", ""),
         beat=float(notes.get(DOMAIN + "beat", "0")),
         uid=metadata["uid"],
@@ -180,7 +181,7 @@ class Record:
         self._made = ""
         self._kept = 0
         self._fields: dict[str, Any] = {}
-        self._events: deque[tuple[float, str, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[tuple[float, Event]] = deque(maxlen=MOST_EVENTS)
         self._dirty = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._deadline = 0.0
@@ -265,8 +266,8 @@ class Record:
         self._fields.update(fields)
         self._dirty.set()
 
-    def event(self, at: float, kind: str, data: Mapping[str, Any]) -> None:
-        self._events.append((at, kind, dict(data)))
+    def event(self, at: float, event: Event) -> None:
+        self._events.append((at, event))
         self._dirty.set()
 
     def frames(self, attempt: int, chunk: bytes) -> None:
@@ -436,12 +437,12 @@ class Record:
         self._tasks = []
 
 
-def _newest(events: Sequence[tuple[float, str, dict[str, Any]]]) -> str:
+def _newest(events: Sequence[tuple[float, Event]]) -> str:
     """As JSON: as many as there is room for."""
     kept: deque[str] = deque()
     size = 0
-    for event in reversed(events):
-        text = json.dumps(event)
+    for at, event in reversed(events):
+        text = json.dumps((at, *pack(event)))
         size += len(text) + 2
         if size > MOST_BYTES:
             break

@@ -119,8 +119,8 @@ def _days(seconds: float) -> str:
     return f"{seconds:g} seconds"
 
 
-def _gang(spec: Spec, program: Program, name: str, hub: str, packed: bytes) -> manifests.Gang:
-    return manifests.Gang(
+def _gang(spec: Spec, program: Program, name: str, hub: str, packed: bytes) -> manifests.GangSpec:
+    return manifests.GangSpec(
         run=name,
         task="main",
         attempt=0,
@@ -133,7 +133,7 @@ def _gang(spec: Spec, program: Program, name: str, hub: str, packed: bytes) -> m
     )
 
 
-def _configs(spec: Spec, program: Program, gang: manifests.Gang, shares: Mapping[str, int]) -> list[dict[str, Any]]:
+def _configs(spec: Spec, program: Program, gang: manifests.GangSpec, shares: Mapping[str, int]) -> list[dict[str, Any]]:
     seen = {pod: [str(number) for number in range(share)] for pod, share in shares.items()}
     gpus = seen if spec.gpu == "required" else {}
     folder = manifests.folder_of(spec, gang.run)
@@ -159,7 +159,7 @@ def _service(name: str, hub: str) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 
-def _job(spec: Spec, gang: manifests.Gang, configs: Sequence[Mapping[str, Any]]) -> Object:
+def _job(spec: Spec, gang: manifests.GangSpec, configs: Sequence[Mapping[str, Any]]) -> Object:
     job: Object = {
         "completionMode": "Indexed",
         "completions": len(configs),
@@ -181,7 +181,7 @@ def _patience(spec: Spec) -> Object:
     return {"backoffLimitPerIndex": spec.restarts, "maxFailedIndexes": 0}
 
 
-def _template(spec: Spec, gang: manifests.Gang, config: Mapping[str, Any]) -> Object:
+def _template(spec: Spec, gang: manifests.GangSpec, config: Mapping[str, Any]) -> Object:
     """A pod as `pumasi run` would make it, but for what differs from one pod to the next. --set comes last here too."""
     pod = manifests.pod(replace(spec, patches=()), gang._replace(hub=""), 0, "", config)
     pod["metadata"] = _metadata(pod["metadata"])
@@ -201,7 +201,7 @@ def _metadata(metadata: Mapping[str, Any]) -> Object:
     return {"labels": {**labels, **own}, **notes}
 
 
-def _shared(entry: Object, gang: manifests.Gang) -> Object:
+def _shared(entry: Object, gang: manifests.GangSpec) -> Object:
     if entry["name"] != "PUMASI_BOOT_CONFIG":
         return entry
     source = {"secretKeyRef": {"name": gang.code.boot, "key": "config"}}

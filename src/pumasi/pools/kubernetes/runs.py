@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pumasi.core.events import Event, finished, pack, unpack
 from pumasi.errors import ClusterTrouble, Forbidden, NotFound, NotThere
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
@@ -120,15 +121,20 @@ def apply(store: Store, run: str, content: Content, *, attended: bool = True) ->
     """Events first: who sees that the run has ended finds the one that tells how. They are told apart by what they say:
     clocks differ, and the store has events of its own (gaps in what was copied)."""
     context = place_of(store.run(run)).context
-    known = {(event.at, event.kind, json.dumps(event.data)) for event in store.events(run)}
-    for at, kind, data in content.events:
-        seen = _seen_from(context, data)
-        if not {(at, kind, json.dumps(data)), (at, kind, json.dumps(seen))} & known:
-            store.add_event(run, at, kind, seen)
+    known = {(row.at, json.dumps(pack(row.event))) for row in store.events(run)}
+    for at, event in content.events:
+        seen = _event_seen_from(context, event)
+        if not {(at, json.dumps(pack(event))), (at, json.dumps(pack(seen)))} & known:
+            store.add_event(run, at, seen)
     fields = {name: value for name, value in content.state.items() if name in COPIED}
     if fields.get("outcome"):
         fields["outcome"] = _seen_from(context, fields["outcome"])
     store.update_run(run, **fields if attended else {**fields, "state": "unattended"})
+
+
+def _event_seen_from(context: str, event: Event) -> Event:
+    kind, data = pack(event)
+    return unpack(kind, _seen_from(context, data))
 
 
 def _seen_from(context: str, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +163,7 @@ def close(store: Store, record: RunRecord) -> None:
     """It was deleted, or its manager was lost before it had started, and the cluster has tidied up."""
     now = time.time()
     outcome: dict[str, object] = {"verdict": "lost", "reason": "It is no longer in the cluster.", "hint": ""}
-    store.add_event(record.id, now, "finished", outcome)
+    store.add_event(record.id, now, finished(outcome))
     store.update_run(record.id, state="lost", ended=now, outcome=outcome, exit_code=3)
 
 
