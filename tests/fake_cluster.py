@@ -181,6 +181,8 @@ class FakeApi(Api):
         self.graces: list[int | None] = []
         """Of all deletions that were asked for."""
         self.user_name = "kim"
+        self.allowed: set[tuple[str, str]] = set()
+        """What it is told that it may do, when it asks: ("create", "pods/proxy")."""
 
     async def __aenter__(self) -> FakeApi:
         return self
@@ -235,10 +237,20 @@ class FakeApi(Api):
         return copy.deepcopy(made)
 
     async def send(
-        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], data: bytes, *, seconds: float
+        self,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        data: bytes,
+        *,
+        seconds: float,
+        once: bool = False,
     ) -> Object:
         self._check("create", "pods/proxy", path)
         return self.cluster.answer(path, query, data)
+
+    async def may(self, namespace: str, verb: str, resource: str, subresource: str = "") -> bool:
+        return (verb, f"{resource}/{subresource}") in self.allowed
 
     async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> bool:
         self.graces.append(grace)

@@ -60,6 +60,20 @@ class ListNodes:
     """`NodesListed` is the answer."""
 
 
+@dataclass(frozen=True)
+class Introduce:
+    """Tell the agent in the pod `chief` the addresses of the members, by their numbers. `Introduced` or
+    `IntroductionFailed` is the answer."""
+
+    chief: str
+    members: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class OpenService:
+    """By which members can call the chief's agent. `ServiceOpened` is the answer."""
+
+
 # ---- logs
 
 
@@ -113,6 +127,6 @@ class Refuse:
     refusal: Refusal
 
 
-Request = Create | Delete | Force | ReadInit | ListEvents | ListNodes
+Request = Create | Delete | Force | ReadInit | ListEvents | ListNodes | Introduce | OpenService
 Action = Wake | Request | ReadLog | StopReading | Say | Tell | Whole | End | Refuse
 Actions = tuple[Action, ...]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pumasi.pools.kubernetes import pod_facts
-from pumasi.pools.kubernetes.gang import deciding
+from pumasi.pools.kubernetes.gang import deciding, introducing
 from pumasi.pools.kubernetes.gang.actions import (
     Actions,
     Create,
@@ -33,12 +33,15 @@ from pumasi.pools.kubernetes.gang.observations import (
     ForceFailed,
     Heard,
     InitRead,
+    Introduced,
+    IntroductionFailed,
     LogEnded,
     LogForbidden,
     LogObservation,
     NodesListed,
     Observation,
     PodSeen,
+    ServiceOpened,
     StrangeLine,
     Synced,
     Tick,
@@ -60,7 +63,7 @@ def step(state: GangState, seen: Observation) -> tuple[GangState, Actions]:
     state = _hear(state, seen)
     if state.phase is Phase.UP:
         changed = _changed(state, seen) if was_up else state.members.values()
-        state = deciding.judge(state, seen.at, changed)
+        state = introducing.introduce(deciding.judge(state, seen.at, changed), seen.at)
     return _hand_over(_set_alarm(deciding.finish(state, seen.at)))
 
 
@@ -107,6 +110,10 @@ def _hear_answer(state: GangState, answer: Answer) -> GangState:
             return _hear_deletion(state, answer)
         case Forced() | ForceFailed() if state.forcing:
             return _hear_force(state, answer)
+        case Introduced() | IntroductionFailed() if state.introducing:
+            return introducing.hear(state, answer)
+        case ServiceOpened():
+            return introducing.hear_service(state, answer)
         case InitRead() if state.init:
             return _hear_init(state, answer)
         case EventsListed() if state.ending_in is not None:

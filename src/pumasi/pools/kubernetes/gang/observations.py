@@ -141,3 +141,20 @@ class NodesListed(Answer):
 
     ready: bool
     allowed: bool = True
+
+
+@dataclass(frozen=True)
+class Introduced(Answer):
+    pass
+
+
+@dataclass(frozen=True)
+class IntroductionFailed(Answer):
+    """`hopeless`: it is not allowed."""
+
+    hopeless: bool = False
+
+
+@dataclass(frozen=True)
+class ServiceOpened(Answer):
+    trouble: str = ""  # why it was not
