@@ -69,7 +69,8 @@ class Cluster:
         """Its container runs, on that node or on the one that it is pinned to."""
         self.logs.setdefault(pod, [])
         self.change("pods", pod, {"spec": {"nodeName": node or _pinned(self.find("pods", pod))}})
-        self.set_state(pod, "Running", {"running": {"startedAt": _stamp(self.now)}})
+        address = f"10.244.0.{next(self._numbers)}"
+        self.set_state(pod, "Running", {"running": {"startedAt": _stamp(self.now)}}, podIP=address)
 
     def say(self, pod: str, *lines: bytes) -> None:
         self.logs.setdefault(pod, []).extend(lines)

@@ -1,4 +1,8 @@
-"""A gang whose agents wait to be called by the chief's, which has to be told where they are."""
+"""A gang whose agents wait to be called by the chief's, which has to be told where they are.
+
+Pods have an address shortly before their agents listen. So the chief's agent is told when it has said that it listens,
+or, should its log be slow, after a moment; and again after a pause, for as long as that is of use.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +12,38 @@ from pumasi.pools.kubernetes.gang.actions import Introduce, OpenService, Tell
 from pumasi.pools.kubernetes.gang.observations import Introduced, IntroductionFailed, ServiceOpened
 from pumasi.pools.kubernetes.gang.state import GangState
 
-FIRST_PAUSE, GROWTH, LONGEST_PAUSE = 0.03, 1.5, 0.5
-"""Seconds after which the chief's agent is told again. Pods have an address shortly before their agents listen."""
+MOMENT = 0.2
+"""Seconds after which an agent of which nothing has been heard is told all the same."""
+PAUSE, GROWTH, LONGEST_PAUSE = 0.03, 1.5, 0.5
 PATIENCE = 3.0
 """Seconds after which the members are left to call by themselves."""
 
 
 def introduce(state: GangState, at: float) -> GangState:
     """Once all pods have an address."""
-    if not state.may_introduce or (state.introduce_at is not None and at < state.introduce_at):
+    if not state.may_introduce:
         return state
-    addresses = [_address(state, name) for name in state.names]
-    if not all(addresses):
-        return state
-    members = tuple((number, address) for number, address in enumerate(addresses) if number)
-    began = at if state.introducing_since is None else state.introducing_since
-    state = replace(state, introducing=True, introduce_at=None, introducing_since=began)
-    return state.does(Introduce(state.names[0], members))
+    if state.introduce_at is None:
+        if not all(_address(state, name) for name in state.names):
+            return state
+        state = replace(state, introduce_at=at if state.listens else at + MOMENT, introducing_since=at)
+    return state if state.introduce_at is None or at < state.introduce_at else _tell(state)
+
+
+def _tell(state: GangState) -> GangState:
+    members = tuple((number, _address(state, name)) for number, name in enumerate(state.names) if number)
+    return replace(state, introducing=True).does(Introduce(state.names[0], members))
 
 
 def _address(state: GangState, name: str) -> str:
     member = state.members.get(name)
     return "" if member is None else str(member.pod.get("status", {}).get("podIP") or "")
+
+
+def hear_listening(state: GangState, at: float) -> GangState:
+    """From the chief's agent: now it can be told."""
+    soon = None if state.introduce_at is None else min(at, state.introduce_at)
+    return replace(state, listens=True, introduce_at=soon)
 
 
 def hear(state: GangState, answer: Introduced | IntroductionFailed) -> GangState:
@@ -39,7 +53,7 @@ def hear(state: GangState, answer: Introduced | IntroductionFailed) -> GangState
     since = answer.at if state.introducing_since is None else state.introducing_since
     if answer.hopeless or answer.at - since >= PATIENCE:
         return replace(state, introduces=False).does(OpenService())
-    pause = min(LONGEST_PAUSE, FIRST_PAUSE * GROWTH**state.introductions)
+    pause = min(LONGEST_PAUSE, PAUSE * GROWTH**state.introductions)
     return replace(state, introduce_at=answer.at + pause, introductions=state.introductions + 1)
 
 

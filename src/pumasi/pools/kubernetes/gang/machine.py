@@ -309,7 +309,7 @@ def _hear_nodes(state: GangState, answer: NodesListed) -> GangState:
 def _hear_log(state: GangState, seen: LogObservation) -> GangState:
     match seen:
         case Heard():
-            return _hear_agent(state, seen.pod, seen.words)
+            return _hear_agent(state, seen)
         case StrangeLine():
             return replace(state, strange=(*state.strange, seen.line)[-deciding.TAIL :])
         case LogForbidden():
@@ -321,9 +321,12 @@ def _hear_log(state: GangState, seen: LogObservation) -> GangState:
     return state
 
 
-def _hear_agent(state: GangState, pod: str, words: Facts) -> GangState:
+def _hear_agent(state: GangState, heard: Heard) -> GangState:
+    words, is_chief = heard.words, heard.pod == state.names[0]
     match words["event"]:
-        case "over" if state.told is None or pod == state.names[0]:
+        case "listening" if is_chief:
+            return introducing.hear_listening(state, heard.at)
+        case "over" if state.told is None or is_chief:
             return replace(state, told=words["outcome"], shows_end=True)
         case "running":
             return replace(state, ran=True).does(Whole(), Say(words))

@@ -60,9 +60,9 @@ class GangState:
     `forcing` are the pods that are being deleted by force, with their nodes if those are lost; `init` is the pod whose
     init container is being read; `ending_in` is the grace of an end for which the events of `late_pod` are listed.
 
-    `introduces`: the chief's agent has to be told where the others are, and has not been. `introducing`: it is being
-    told; `introduce_at` is when it is told again, after so many `introductions` that failed since
-    `introducing_since`."""
+    `introduces`: the chief's agent has to be told where the others are, and has not been; `listens`: it has said that
+    it can be. `introducing`: it is being told. `introduce_at` is when it is told, or told again after so many
+    `introductions` that failed; `introducing_since` is when all addresses were known."""
 
     names: tuple[str, ...]
     silence: float
@@ -91,6 +91,7 @@ class GangState:
     nudge: float | None = None
     killed_by: float | None = None
     drained_by: float | None = None
+    listens: bool = False
     introduces: bool = False
     introducing: bool = False
     introducing_since: float | None = None
