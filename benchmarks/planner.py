@@ -4,8 +4,9 @@
 
 Greedy best-fit is what most schedulers do: the largest nodes first, and the rest on the smallest node that holds it. It
 needs as few nodes as the planner, but often leaves more fragmentation. It knows nothing of racks and zones; there the
-figures compare its time only. Times are processor time, so that what else runs on the machine counts for little; inputs
-come from a fixed seed. The goal: a p99 of at most 10 ms with up to 8 free slots a node and requests of up to 1,024.
+figures compare its time only, and the planner's own with that for nodes in no racks. Times are processor time, so that
+what else runs on the machine counts for little; inputs come from a fixed seed. The goals, with up to 8 free slots a
+node and requests of up to 1,024: a p99 of at most 10 ms, in racks 30 ms.
 """
 
 from __future__ import annotations
@@ -22,23 +23,28 @@ from pumasi.core.planning.fragmentation import Fragmentation
 
 NODES = 10_000
 MOST_SLOTS = 1024
-GOAL_MS = 10.0
 
 
 class Setting(NamedTuple):
+    """`goal`: the p99 in milliseconds that is wanted."""
+
     title: str
     largest: int
     most_per_node: int | None = None
     racks: int = 0
-    goal: bool = False
+    zones: int = 0
+    goal: float | None = None
 
 
+FLAT = Setting("0 to 8 free slots", 8, goal=10)
 SETTINGS = (
-    Setting("0 to 8 free slots", 8, goal=True),
+    FLAT,
     Setting("0 to 8, at most 4 a node", 8, most_per_node=4),
     Setting("0 to 64 free slots", 64),
     Setting("0 to 256 free slots", 256),
-    Setting("0 to 8, 250 racks, 10 zones", 8, racks=250),
+    Setting("0 to 8, 250 racks", 8, racks=250, goal=30),
+    Setting("0 to 8, 250 racks, 10 zones", 8, racks=250, zones=10, goal=30),
+    Setting("0 to 8, 4 a node, 250 racks", 8, most_per_node=4, racks=250),
 )
 
 
@@ -59,20 +65,29 @@ def main(cases: int) -> int:
         + 2 * f"{'p50':>8}{'p99':>8}{'max':>8}"
         + f"{'of p50':>8}   in so many cases, so much on average there"
     )
-    reached = True
+    p99s: dict[Setting, float] = {}
     for setting in SETTINGS:
         measured = measure(setting, cases)
         print(row(setting, measured))
-        reached = reached and (not setting.goal or quantile([case.exact_ms for case in measured], 0.99) <= GOAL_MS)
-    print(f"\nGoal, p99 of at most {GOAL_MS:g} ms with 0 to 8 free slots: {'reached' if reached else 'MISSED'}")
-    return 0 if reached else 1
+        p99s[setting] = quantile([case.exact_ms for case in measured], 0.99)
+    print()
+    for setting in (each for each in SETTINGS if each.racks):
+        print(f"{setting.title}: a p99 of {p99s[setting] / p99s[FLAT]:.1f} times that without racks")
+    for setting in (each for each in SETTINGS if each.goal):
+        verdict = "reached" if is_reached(setting, p99s) else "MISSED"
+        print(f"Goal, p99 of at most {setting.goal:g} ms with {setting.title}: {verdict}")
+    return 0 if all(is_reached(setting, p99s) for setting in SETTINGS) else 1
+
+
+def is_reached(setting: Setting, p99s: dict[Setting, float]) -> bool:
+    return setting.goal is None or p99s[setting] <= setting.goal
 
 
 def measure(setting: Setting, cases: int) -> list[Case]:
     rng = random.Random(7)
     names = [f"node-{number:05}" for number in range(NODES)]
     rng.shuffle(names)
-    domains = [_domains(number, setting.racks) for number in range(NODES)]
+    domains = [_domains(number, setting) for number in range(NODES)]
     measured = []
     for _ in range(cases):
         frees = rng.choices(range(setting.largest + 1), k=NODES)
@@ -81,8 +96,11 @@ def measure(setting: Setting, cases: int) -> list[Case]:
     return measured
 
 
-def _domains(number: int, racks: int) -> tuple[str, ...]:
-    return (f"rack-{number % racks:03}", f"zone-{number % racks % 10}") if racks else ()
+def _domains(number: int, setting: Setting) -> tuple[str, ...]:
+    if not setting.racks:
+        return ()
+    rack = number % setting.racks
+    return (f"rack-{rack:03}", f"zone-{rack % setting.zones}") if setting.zones else (f"rack-{rack:03}",)
 
 
 def measure_case(nodes: Sequence[Node], slots: int, setting: Setting) -> Case:

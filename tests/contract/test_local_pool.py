@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pumasi.core.spec import parse_spec
+from pumasi.catalogue import parse_spec
 from pumasi.pools.base import Pool
 from pumasi.pools.local.pool import LocalPool
 from pumasi.testing.pools import PoolBench, PoolContract

@@ -23,8 +23,8 @@ import pytest
 from pumasi.agent.files import AGENT
 from pumasi.agent.links import call_hub
 from pumasi.agent.processes import family, kill_family
+from pumasi.catalogue import make_spec
 from pumasi.core.frames import Frame
-from pumasi.core.spec import Spec
 from pumasi.pools.base import Order
 from pumasi.pools.local.pool import LocalPool
 from pumasi.testing.pools import Witness
@@ -497,7 +497,7 @@ def in_pool(star: Star, act: Callable[[Witness], Awaitable[None]]) -> Mapping[st
     """How the pool tells that the gang ended, after `act` has done to it what it does."""
 
     async def work() -> Mapping[str, object]:
-        pool = LocalPool(Spec(command=("x",)), stars_home(star), ())
+        pool = LocalPool(make_spec(command=("x",)), stars_home(star), ())
         order = Order("main", 0, star.configs[0]["names"], star.configs)
         witness = Witness(order)
         await pool.launch(order, witness)

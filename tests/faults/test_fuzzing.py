@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pumasi.catalogue import catalogue_for
 from pumasi.cli import main
 from pumasi.cli.grammar import EXIT_CODES, SUMMARIES, Option, load
 from pumasi.cli.verbs import nodes
 from pumasi.core.events import unpack
 from pumasi.core.outcome import Outcome, Verdict
-from pumasi.core.spec import known_names
 from pumasi.errors import ClusterTrouble, Conflict, Forbidden, NotThere, Rejected
 from pumasi.kube.api import Api
 from pumasi.runs.session import Session
@@ -187,7 +187,7 @@ class Case:
         return self._dice.choice(self._dice.choice(VALUES)).replace("\0", "")
 
     def _name(self) -> str:
-        return self._dice.choice((*sorted(known_names()), "gpus", "sluts", ""))
+        return self._dice.choice((*sorted(catalogue_for({}).all), "gpus", "sluts", ""))
 
     def _command_line(self) -> list[str]:
         dice = self._dice

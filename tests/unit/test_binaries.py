@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pumasi.catalogue import make_spec
 from pumasi.core.frameworks.detect import detect
 from pumasi.core.frameworks.elf import Linked, read_linked
 from pumasi.core.frameworks.mpi import Build, build_of_library, build_of_mpirun
-from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
 from pumasi.runs.binaries import MOST_LIBRARIES, find_libraries, find_mpirun
 from pumasi.runs.locate import find_program
@@ -154,7 +154,7 @@ def test_a_program_of_the_folder_is_looked_at_wherever_it_will_run(folder: Path,
     write(folder / "hello", elf("libmpi.so.40", rpath="$ORIGIN/lib"))
     write(folder / "lib" / "libmpi.so.40", elf())
     write(folder / "bin" / "mpirun", "#!/bin/sh\n")
-    spec = Spec(command=("./hello",), workdir=str(folder), on=on, slots=2)
+    spec = make_spec(command=("./hello",), workdir=str(folder), on=on, slots=2)
     program = find_program(spec, {"PATH": str(folder / "bin")})
     assert (program.framework, program.because) == ("mpi", "./hello needs libmpi.so.40")
     assert program.mpirun == ("mpirun" if on == "k8s" else str(folder / "bin" / "mpirun"))
@@ -164,12 +164,14 @@ def test_a_program_of_an_image_is_not_looked_for_here(folder: Path) -> None:
     program = write(folder / "elsewhere" / "hello", elf("libmpi.so.40"))
     work = folder / "work"
     work.mkdir()
-    assert find_program(Spec(command=(str(program),), workdir=str(work), on="k8s", slots=2), {}).framework == "none"
+    assert (
+        find_program(make_spec(command=(str(program),), workdir=str(work), on="k8s", slots=2), {}).framework == "none"
+    )
 
 
 def test_what_the_user_says_wins(folder: Path) -> None:
     write(folder / "hello", elf("libmpi.so.40"))
-    spec = Spec(command=("./hello",), workdir=str(folder), slots=2, framework="none")
+    spec = make_spec(command=("./hello",), workdir=str(folder), slots=2, framework="none")
     program = find_program(spec, {"PATH": ""})
     assert (program.framework, program.mpirun) == ("none", None)
 
@@ -178,11 +180,11 @@ def test_what_the_user_says_wins(folder: Path) -> None:
 @pytest.mark.parametrize("on", ["local", "k8s"])
 def test_a_program_of_mpich_is_refused_with_the_ways_out(folder: Path, name: str, on: str) -> None:
     write(folder / "hello", elf(name))
-    spec = Spec(command=("./hello",), workdir=str(folder), on=on, slots=2)
+    spec = make_spec(command=("./hello",), workdir=str(folder), on=on, slots=2)
     with pytest.raises(UsageError, match=f"./hello needs {name}, which is MPICH's or Intel's") as caught:
         find_program(spec, {})
     assert "mpirun -n N ./hello" in caught.value.hint
-    alone = Spec(command=("./hello",), workdir=str(folder), on=on, slots=1)
+    alone = make_spec(command=("./hello",), workdir=str(folder), on=on, slots=1)
     assert find_program(alone, {}).mpirun is None
 
 
@@ -258,7 +260,7 @@ def test_of_several_the_one_that_fits_is_taken(folder: Path, hello: Path) -> Non
 
 def test_an_mpirun_of_another_version_is_told_with_both_versions_and_the_way_out(folder: Path, hello: Path) -> None:
     other = mpirun(folder / "bin" / "mpirun", "4.1.4")
-    spec = Spec(command=("./hello",), workdir=str(folder), slots=2)
+    spec = make_spec(command=("./hello",), workdir=str(folder), slots=2)
     program = find_program(spec, {"PATH": f"{other.parent}:/bin"})
     assert program.mpirun == str(other)
     assert program.notes == (

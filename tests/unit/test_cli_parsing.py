@@ -90,7 +90,7 @@ def test_options_may_stand_after_the_run_that_they_are_about() -> None:
         ("run", "--slo 3 train.py", "no option --slo.", "Did you mean --slots?"),
         ("run", "-x train.py", "no option -x.", "stand after it"),
         ("run", "--slots", "--slots needs a value.", "--slots N: so many processes"),
-        ("run", "--framework --slots 3 train.py", "--framework needs a value.", "one of auto, none, tensorflow, torch"),
+        ("run", "--framework --slots 3 train.py", "--framework needs a value.", "one of auto, none, horovod, jax"),
         ("run", "--name -- train.py", "--name needs a value.", ""),
         ("run", "--detach=yes train.py", "--detach takes no value, but was given 'yes'.", ""),
         ("logs", "--folow", "no option --folow.", "Did you mean --follow?"),

@@ -18,10 +18,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pumasi.catalogue import catalogue_for
 from pumasi.cli.parsing import parse
 from pumasi.cli.verbs.run import VERB, flags_of
-from pumasi.core.spec import CLUSTER_FIELDS, GROUPS, LISTS, flag_of
+from pumasi.core.options import declared
 from pumasi.errors import UsageError
+from pumasi.pools.kubernetes.options import KubernetesOptions
 
 PUMASI = [sys.executable, "-m", "pumasi"]
 TRAIN = """
@@ -173,7 +175,7 @@ def test_with_json_every_line_is_an_object_and_the_last_one_is_the_end(folder: P
     assert told[-1]["verdict"] == "done"
     texts = [one["text"] for one in told if one["event"] == "output" and one["stream"] == "stdout"]
     assert texts == ["epoch 0: loss=1.000", "epoch 1: loss=0.500", "epoch 2: loss=0.333"]
-    assert {"event": "metrics", "rank": 0, "step": None, "epoch": 2, "values": {"loss": 0.333}} in told
+    assert {"event": "metrics", "v": 1, "rank": 0, "step": None, "epoch": 2, "values": {"loss": 0.333}} in told
 
 
 def test_a_script_that_fails_says_so_once_with_its_last_lines(folder: Path) -> None:
@@ -355,12 +357,11 @@ def test_options_that_may_be_repeated_are_handed_on_all_of_them() -> None:
 
 def test_every_field_for_clusters_is_an_option() -> None:
     keys = {f"--{option.key}" for option in VERB.options}
-    assert {flag_of(field) for field in CLUSTER_FIELDS} <= keys
+    assert {option.flag for option in declared(KubernetesOptions).values()} <= keys
 
 
 def test_every_option_with_several_values_may_be_repeated() -> None:
-    for field in (*GROUPS, *LISTS):
-        key = flag_of(field)
+    for key in (option.flag for option in catalogue_for({}).all.values() if option.is_repeated):
         given = flags_of(parse(VERB, [key, "a=1", key, "b=2", "x.py"]))
         assert given[key[2:]] == ["a=1", "b=2"]
 

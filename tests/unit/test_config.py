@@ -10,8 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pumasi.core.frameworks.lightning import LightningOptions
+from pumasi.core.frameworks.tensorflow import TensorFlowOptions
 from pumasi.core.spec import Spec
 from pumasi.errors import SpecError
+from pumasi.pools.local.options import LocalOptions
 from pumasi.runs.config import build_spec
 
 RUN: Mapping[str, object] = {"command": ["train.py"]}
@@ -38,7 +41,7 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_users_own_over_
     write(tmp_path, "slots: 2\nps: 2\nrestarts: 2\ngrace: 2\n", "home/.config/pumasi/config.yaml")
     home = str(tmp_path / "home")
     spec = build(tmp_path, {**RUN, "slots": 5}, PUMASI_SLOTS="4", PUMASI_PS="4", HOME=home)
-    assert (spec.slots, spec.ps, spec.restarts, spec.grace, spec.silence) == (5, 4, 3, 2.0, 30.0)
+    assert (spec.slots, spec[TensorFlowOptions].ps, spec.restarts, spec.grace, spec.silence) == (5, 4, 3, 2.0, 30.0)
 
 
 def test_a_flag_that_is_none_was_not_given(tmp_path: Path) -> None:
@@ -62,7 +65,7 @@ def test_a_file_may_be_empty(tmp_path: Path, text: str) -> None:
 def test_names_in_a_file_may_have_dashes_or_underscores(tmp_path: Path) -> None:
     write(tmp_path, "start-timeout: 5m\nslot_as_node: yes\n")
     spec = build(tmp_path)
-    assert (spec.start_timeout, spec.slot_as_node) == (300.0, True)
+    assert (spec.start_timeout, spec[LightningOptions].slot_as_node) == (300.0, True)
 
 
 def test_values_in_a_file_mean_what_they_look_like(tmp_path: Path) -> None:
@@ -97,7 +100,13 @@ def test_a_variable_without_a_value_is_named_with_its_line(tmp_path: Path) -> No
 
 def test_the_environment_is_text_that_is_understood(tmp_path: Path) -> None:
     spec = build(tmp_path, PUMASI_SLOTS="2", PUMASI_SHIM="no", PUMASI_TIMEOUT="1h", PUMASI_NODES="2,1", PUMASI_PS="")
-    assert (spec.slots, spec.shim, spec.timeout, spec.nodes, spec.ps) == (2, False, 3600.0, (2, 1), 0)
+    assert (spec.slots, spec.shim, spec.timeout, spec[LocalOptions].nodes, spec[TensorFlowOptions].ps) == (
+        2,
+        False,
+        3600.0,
+        (2, 1),
+        0,
+    )
 
 
 def test_what_pumasi_sets_for_ranks_configures_no_run_inside_a_run(tmp_path: Path) -> None:
@@ -250,7 +259,7 @@ def test_mistakes_of_all_layers_are_told_at_once(tmp_path: Path) -> None:
     write(tmp_path, "slots: two\nslots: 3\ngrace: x\n")
     lines = complaint(tmp_path, {**RUN, "name": "X"}, PUMASI_PS="y").split("\n")
     assert lines[0] == "5 mistakes:"
-    places = ["pumasi.yaml, line 2", "--name", "pumasi.yaml, line 1", "PUMASI_PS", "pumasi.yaml, line 3"]
+    places = ["pumasi.yaml, line 2", "pumasi.yaml, line 1", "pumasi.yaml, line 3", "--name", "PUMASI_PS"]
     assert [line.split(":")[0] for line in lines[1:]] == places
 
 

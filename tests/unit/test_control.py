@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pumasi.catalogue import make_spec
 from pumasi.core.events import kind_of
-from pumasi.core.spec import Spec
+from pumasi.core.flows import journal
 from pumasi.errors import SystemTrouble
 from pumasi.runs import control, session
 from pumasi.store import RunRecord, Store
@@ -79,10 +80,10 @@ def test_who_sees_that_a_run_has_ended_finds_out_how(store: Store, monkeypatch: 
 
 
 def test_the_same_command_goes_on_with_a_run_of_ones_own_only(store: Store) -> None:
-    spec = Spec(command=("train.py",), strategy="average", slots=2)
+    spec = make_spec(command=("train.py",), strategy="average", slots=2)
     store.import_run("theirs-aaaaa", spec.dump(), time.time())
-    store.keep_task("theirs-aaaaa", "train-0", {"state": "done"})
+    store.add_to_journal("theirs-aaaaa", [journal.offered("train-0")])
     assert session.interrupted(store, spec) is None
     own = store.create_run("own", spec.dump(), time.time())
-    store.keep_task(own.id, "train-0", {"state": "done"})
+    store.add_to_journal(own.id, [journal.offered("train-0")])
     assert session.interrupted(store, spec) == store.run(own.id)

@@ -6,6 +6,7 @@ import pytest
 
 from pumasi.core.frameworks import Layout
 from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, traps
+from pumasi.core.frameworks.lightning import LightningOptions
 from pumasi.errors import UsageError
 
 # Scripts in the manner of the official guides, cut down to what can be seen in them.
@@ -771,7 +772,13 @@ def test_lightning_in_unequal_shares_needs_each_slot_as_a_node() -> None:
     (trap,) = warned(lightning("strategy='ddp', devices=3"), THREE)
     assert "--slot-as-node" in trap
     assert "devices=1, num_nodes=3" in trap
-    assert warned(lightning("strategy='ddp', devices=1, num_nodes=3"), THREE._replace(slot_as_node=True)) == []
+    assert (
+        warned(
+            lightning("strategy='ddp', devices=1, num_nodes=3"),
+            THREE._replace(sections={LightningOptions: LightningOptions(slot_as_node=True)}),
+        )
+        == []
+    )
 
 
 def test_lightning_that_asks_for_another_number_of_processes_is_told() -> None:

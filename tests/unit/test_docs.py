@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pumasi.catalogue import json_schema
 from pumasi.cli.grammar import SUMMARIES
 from pumasi.core.outcome import Verdict
-from pumasi.core.spec import json_schema
 from pumasi.errors import DoesNotFit, NotFound, SystemTrouble, UsageError
 
 CHECKOUT = Path(__file__).resolve().parents[2]

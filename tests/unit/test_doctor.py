@@ -128,7 +128,7 @@ def test_a_broken_driver_is_not_the_same_as_no_gpu(
 def test_only_openmpi_will_do(place: Place, tmp_path: Path, says: str | None, status: str) -> None:
     if says is not None:
         make_program(tmp_path, "mpirun", says)
-    found = one(doctor.check_mpi(place))
+    found = one(doctor.check_tools(place))
     assert found.status == status
     assert (found.hint == "") == (status == OK)
 

@@ -118,7 +118,7 @@ def test_a_module_that_an_image_does_not_have_asks_for_another_image_and_not_for
 
 @pytest.mark.parametrize(("cause", "facts"), [("oom", {}), ("exit", {"code": 1, "tail": ["MemoryError"]})])
 def test_a_limit_of_memory_that_was_too_low_is_to_be_raised(cause: str, facts: dict[str, Any]) -> None:
-    outcome = end(cause, setting=Setting("image", 64 * MIB), rank=1, node=0, **facts)
+    outcome = end(cause, setting=Setting("image", ("64Mi", "128Mi")), rank=1, node=0, **facts)
     assert "Each slot may use 64Mi: raise it, as in --memory 128Mi" in outcome.hint
     assert "--memory reserves" in end(cause, setting=Setting("image"), rank=1, node=0, **facts).hint
     assert "--memory" not in end(cause, rank=1, node=0, **facts).hint

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from pumasi.catalogue import make_spec
 from pumasi.core.frameworks import (
     FRAMEWORKS,
     PLACEHOLDER,
@@ -19,6 +20,8 @@ from pumasi.core.frameworks import (
     hostfile,
     settle_see_gpus,
 )
+from pumasi.core.frameworks.lightning import LightningOptions
+from pumasi.core.options import Options
 from pumasi.core.ranks import RankTable, rank_table
 
 CHOICES = ("auto", "none", *(framework.name for framework in FRAMEWORKS))
@@ -38,7 +41,11 @@ def unequal(**more: Any) -> Gang:
 
 
 def with_servers(*, trainers: int = 2, ps: int = 0, evaluator: bool = False) -> Gang:
-    return gang(rank_table({"here": trainers}, ps=ps, evaluator=evaluator))
+    return gang(rank_table({"here": trainers}, ["ps"] * ps + ["evaluator"] * evaluator))
+
+
+def shown_as(slot_as_node: bool) -> dict[type[Options], Options]:
+    return {LightningOptions: LightningOptions(slot_as_node=slot_as_node)}
 
 
 def two_nodes(slots: tuple[int, int] = (1, 2), **more: Any) -> Gang:
@@ -106,8 +113,8 @@ def test_the_agent_can_fill_in_every_placeholder(
 ) -> None:
     shown = dict.fromkeys(placement, 1) if per_node else placement
     slots = tuple(placement.values()) if per_node else ()
-    table = rank_table(shown, ps=ps, evaluator=evaluator)
-    which = gang(table, per_node=per_node, slot_as_node=slot_as_node, slots_per_node=slots)
+    table = rank_table(shown, ["ps"] * ps + ["evaluator"] * evaluator)
+    which = gang(table, per_node=per_node, sections=shown_as(slot_as_node), slots_per_node=slots)
     ports = {str(rank.rank) for rank in table.ranks} | set(chief_ports(which, chosen))
     known = {"host": {str(rank.rank) for rank in table.ranks}, "port": ports, "file": {"rsh", "hostfile"}}
     for values in environments(which, chosen):
@@ -210,7 +217,7 @@ def test_torch_ranks_that_share_a_node_do_not_each_take_all_cores() -> None:
 
 
 def test_slots_that_are_shown_as_nodes_have_a_node_each() -> None:
-    for rank, values in enumerate(environments(unequal(slot_as_node=True))):
+    for rank, values in enumerate(environments(unequal(sections=shown_as(True)))):
         assert (values["LOCAL_RANK"], values["LOCAL_WORLD_SIZE"]) == ("0", "1")
         assert values["GROUP_RANK"] == values["NODE_RANK"] == values["RANK"] == str(rank)
         assert values["GROUP_WORLD_SIZE"] == values["WORLD_SIZE"] == "3"
@@ -332,7 +339,7 @@ def test_a_process_that_stands_for_a_node_sees_all_of_them_in_any_case() -> None
 
 
 def test_parameter_servers_and_the_evaluator_see_no_gpu() -> None:
-    which = gang(rank_table({"here": 2}, ps=1, evaluator=True), gpus=(("0", "1"),), see_gpus="all")
+    which = gang(rank_table({"here": 2}, ["ps", "evaluator"]), gpus=(("0", "1"),), see_gpus="all")
     assert seen(which) == ["0,1", "0,1", "", ""]
 
 
@@ -349,31 +356,31 @@ def test_where_gpus_are_not_wanted_all_are_hidden() -> None:
     [("torch", "all"), ("horovod", "all"), ("mpi", "all"), ("tensorflow", "own"), ("jax", "own"), ("none", "own")],
 )
 def test_what_a_rank_sees_follows_the_framework_unless_the_user_says_otherwise(chosen: str, sight: str) -> None:
-    assert settle_see_gpus(chosen, "auto") == sight
-    assert settle_see_gpus(chosen, "own") == "own"
-    assert settle_see_gpus(chosen, "all") == "all"
+    assert settle_see_gpus(make_spec(command=()), chosen) == sight
+    assert settle_see_gpus(make_spec(command=(), see_gpus="own"), chosen) == "own"
+    assert settle_see_gpus(make_spec(command=(), see_gpus="all"), chosen) == "all"
 
 
 def test_a_slot_that_is_shown_as_a_node_does_not_take_its_neighbours_gpu() -> None:
-    assert settle_see_gpus("torch", "auto", slot_as_node=True) == "own"
-    assert settle_see_gpus("jax", "auto", per_node=True) == "all"
+    assert settle_see_gpus(make_spec(command=(), slot_as_node=True), "torch") == "own"
+    assert settle_see_gpus(make_spec(command=(), per_node=True), "jax") == "all"
 
 
 # Who decides that the task is over
 
 
 def test_every_rank_of_a_plain_gang_has_a_say_in_the_end() -> None:
-    assert all(decides(unequal(), rank) for rank in unequal().table.ranks)
+    assert all(decides(unequal(), rank, "auto") for rank in unequal().table.ranks)
 
 
 def test_with_parameter_servers_the_chief_alone_decides() -> None:
     which = with_servers(trainers=3, ps=1, evaluator=True)
-    assert [rank.role for rank in which.table.ranks if decides(which, rank)] == ["chief"]
+    assert [rank.role for rank in which.table.ranks if decides(which, rank, "auto")] == ["chief"]
 
 
 def test_nobody_waits_for_the_evaluator() -> None:
     which = with_servers(trainers=2, evaluator=True)
-    assert [rank.role for rank in which.table.ranks if decides(which, rank)] == ["chief", "worker"]
+    assert [rank.role for rank in which.table.ranks if decides(which, rank, "auto")] == ["chief", "worker"]
 
 
 def test_every_framework_is_found_by_its_name() -> None:

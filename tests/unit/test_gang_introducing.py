@@ -46,7 +46,7 @@ def after(*observations: Observation, introduces: bool = True) -> tuple[GangStat
     return state, [action for action in actions if isinstance(action, Introduce | OpenService | Wake)]
 
 
-ALL = tuple(PodSeen(1.0, running(number)) for number in range(3))
+ALL: tuple[Observation, ...] = tuple(PodSeen(1.0, running(number)) for number in range(3))
 
 
 def test_members_are_introduced_when_all_have_an_address_and_the_chief_listens() -> None:
@@ -65,17 +65,17 @@ def test_another_agent_that_listens_is_not_the_chief() -> None:
 
 
 def test_nobody_is_told_twice() -> None:
-    told = (*ALL, listening(1.1))
+    told: tuple[Observation, ...] = (*ALL, listening(1.1))
     assert after(*told, Tick(2.0))[1] == []
     assert after(*told, Introduced(1.2), Tick(9.0), *ALL)[1] == []
 
 
 def test_what_fails_is_tried_again_soon_and_then_less_often() -> None:
-    told = (*ALL, listening(1.1), IntroductionFailed(1.2))
+    told: tuple[Observation, ...] = (*ALL, listening(1.1), IntroductionFailed(1.2))
     (wake,) = after(*told)[1]
     assert isinstance(wake, Wake)
     assert 1.2 < wake.at < 1.3
-    again = (*told, Tick(wake.at))
+    again: tuple[Observation, ...] = (*told, Tick(wake.at))
     assert after(*again)[1] == [TOLD]
     (later,) = after(*again, IntroductionFailed(wake.at))[1]
     assert isinstance(later, Wake)
@@ -83,7 +83,7 @@ def test_what_fails_is_tried_again_soon_and_then_less_often() -> None:
 
 
 def test_a_service_is_opened_where_it_is_not_allowed_or_does_not_help_in_time() -> None:
-    told = (*ALL, listening(1.1))
+    told: tuple[Observation, ...] = (*ALL, listening(1.1))
     assert after(*told, IntroductionFailed(1.2, hopeless=True))[1] == [OpenService()]
     assert after(*told, IntroductionFailed(1.1 + PATIENCE))[1] == [OpenService()]
     assert after(*told, IntroductionFailed(1.2, hopeless=True), Tick(2.0), *ALL)[1] == []

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pumasi.cli.main import main
-from pumasi.core.kubewords import Wanted
 from pumasi.errors import ClusterTrouble, Conflict, NotFound, UsageError
+from pumasi.pools.kubernetes.notation import Wanted
 from pumasi.pools.kubernetes.serving import deploying, objects
 from pumasi.pools.kubernetes.serving.deploying import Address, Asked, Cluster, deploy, remove
 from pumasi.pools.kubernetes.serving.objects import REVISION, Wish

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from pumasi.agent.files import agent_text
+from pumasi.catalogue import parse_spec
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
-from pumasi.core.spec import LONGEST_NAME, MOST_SLOTS, Spec, parse_spec
+from pumasi.core.spec import LONGEST_NAME, MOST_SLOTS, Spec
 from pumasi.pools.kubernetes import manifests
 from pumasi.pools.kubernetes.manifests import (
     ATTEMPT,

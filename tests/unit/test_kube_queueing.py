@@ -6,20 +6,21 @@ import asyncio
 import copy
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pumasi.catalogue import parse_spec
 from pumasi.core.launch import Program
-from pumasi.core.manage import Placed, Refused, RoomChanged, TaskEvent
+from pumasi.core.manage import Placed, Pull, Refused, RoomChanged, TaskEvent
 from pumasi.core.planning import plan
-from pumasi.core.spec import Spec, parse_spec
+from pumasi.core.spec import Spec
 from pumasi.errors import DoesNotFit, Forbidden
 from pumasi.pools.base import Order, Request
 from pumasi.pools.kubernetes import manifests
@@ -77,7 +78,7 @@ def waiter(number: int, asked: Spec, **fields: Any) -> Waiter:
 def placed(rooms: Sequence[Room], asked: Spec) -> dict[str, int]:
     """As a manager does it; empty where it does not fit."""
     try:
-        return plan([each.as_free for each in rooms], asked.slots, most_per_node=asked.max_per_node).placement
+        return plan([each.as_free for each in rooms], asked.slots, most_per_node=asked.place.most_per_node).placement
     except DoesNotFit:
         return {}
 
@@ -242,7 +243,7 @@ def test_only_one_that_is_about_to_start_has_a_place_already() -> None:
 
 @given(asked_for)
 def test_a_wish_is_read_as_it_was_written(asked: Spec) -> None:
-    wish = wish_of(replace(asked, tolerations=("only=me:NoSchedule", "gpu")))
+    wish = wish_of(asked.changed({"tolerations": ("only=me:NoSchedule", "gpu")}))
     assert read_wish(write_wish(wish)) == wish
 
 
@@ -315,11 +316,17 @@ async def test_the_younger_leaves_room_and_says_for_how_many() -> None:
     ]
 
 
+def unheard() -> Recorder:
+    """Writes nothing down."""
+    return cast("Recorder", SimpleNamespace(offered=lambda at, name: None))
+
+
 @asynchronous
 async def test_who_has_to_wait_because_of_that_is_told() -> None:
     team = Team(node("n1", 4))
     await team.run("a", spec(4))
-    manager = Manager("b", "", spec(4), PROGRAM, await team.run("b", spec(4)), cast("Recorder", None))
+    manager = Manager("b", "", spec(4), PROGRAM, await team.run("b", spec(4)), unheard())
+    manager._ask(Pull())
     await manager._place("main", 0)
     refused = manager._events.get_nowait()
     assert isinstance(refused, Refused)
@@ -335,9 +342,11 @@ async def test_tasks_that_wait_to_ask_need_no_look_of_their_own() -> None:
     """What one sees holds for all of them; and who waits hears what changes, without a request."""
     team = Team(node("n1", 4))
     older = await team.run("a", spec(4))
-    apart = replace(spec(50), strategy="average", volume="files", command=("train.py", "{model}"))
-    manager = Manager("b", "", apart, PROGRAM, await team.run("b", spec(1)), cast("Recorder", None))
+    apart = spec(50).changed({"strategy": "average", "volume": "files", "command": ("train.py", "{model}")})
+    manager = Manager("b", "", apart, PROGRAM, await team.run("b", spec(1)), unheard())
     names = [f"train-1-{index}" for index in range(50)]
+    for _ in names:
+        manager._ask(Pull())
 
     async def ask() -> tuple[int, list[str]]:
         team.api.requests.clear()

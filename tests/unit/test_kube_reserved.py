@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pumasi.catalogue import parse_spec
 from pumasi.core.launch import Program
-from pumasi.core.spec import parse_spec
 from pumasi.errors import SpecError
 from pumasi.pools.kubernetes import manifests, rendering
 from pumasi.pools.kubernetes.manifests import CodeObjects, GangSpec, Owner

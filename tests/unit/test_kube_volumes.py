@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pumasi.core.kubewords import VOLUME_BYTES, volume
 from pumasi.errors import SpecError, UsageError
+from pumasi.pools.kubernetes.notation import VOLUME_BYTES, volume
 from pumasi.pools.kubernetes.volumes import SHARED, SINGLE, can_mount, claim, ensure, find, holders, mode_of, terms
 from tests.fake_cluster import FakeApi
 from tests.serving import asynchronous

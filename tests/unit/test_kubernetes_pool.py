@@ -14,19 +14,21 @@ from typing import Any
 import pytest
 
 from pumasi.agent.links import proof, proves
+from pumasi.catalogue import parse_spec
 from pumasi.core import manage
 from pumasi.core.endings import Setting
 from pumasi.core.events import Event, Note, kind_of, to_json
 from pumasi.core.launch import Program
 from pumasi.core.outcome import Verdict
 from pumasi.core.planning import Node
-from pumasi.core.spec import Spec, parse_spec
+from pumasi.core.spec import Spec
 from pumasi.errors import ClusterTrouble, DoesNotFit, Forbidden, NotThere, PumasiError, Unreachable, UsageError
 from pumasi.kube.config import Connection
 from pumasi.pools.base import Order, Request
 from pumasi.pools.kubernetes import manifests
 from pumasi.pools.kubernetes import pool as kubernetes
 from pumasi.pools.kubernetes.manifests import DOMAIN, CodeObjects
+from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.record import Record, anchor_path, path_of, read
 from pumasi.pools.kubernetes.rights import NAME as ACCOUNT
 from pumasi.pools.kubernetes.volumes import SHARED, SINGLE, claim
@@ -255,7 +257,7 @@ def see_manager(api: FakeApi, home: Path, state: dict[str, Any]) -> list[str]:
         record = Record(api, NAMESPACE, RUN, "")
         pool = await kubernetes.make_run(api, Request(RUN, SPEC, PROGRAM, home, FIELDS), record)
         labels = {manifests.RUN: RUN, manifests.KIND: "manager"}
-        spec = {"containers": [{"name": "manager", "image": SPEC.image}]}
+        spec = {"containers": [{"name": "manager", "image": SPEC[KubernetesOptions].image}]}
         api.cluster.create("pods", NAMESPACE, {"metadata": {"name": "m", "labels": labels}, "spec": spec})
         api.cluster.change("pods", "m", {"status": {"containerStatuses": [{"name": "manager", "state": state}]}})
         try:
@@ -713,6 +715,6 @@ def test_advice_knows_the_image_the_limit_and_whether_checkpoints_are_kept() -> 
         record, code = Record(FakeApi(), NAMESPACE, RUN, "here/1"), CodeObjects("", 0, ())
         return kubernetes.KubernetesPool(FakeApi(), spec, "none", record, code).setting
 
-    assert setting(image="mine", memory="64Mi") == Setting("mine", 64 * 1024**2, keeps_checkpoints=False)
+    assert setting(image="mine", memory="64Mi") == Setting("mine", ("64Mi", "128Mi"), keeps_checkpoints=False)
     assert not setting(mounts=["data:/data:ro"]).keeps_checkpoints
     assert setting(mounts=["data:/data"]).keeps_checkpoints

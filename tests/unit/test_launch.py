@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pumasi.catalogue import make_spec
 from pumasi.core.frameworks import PLACEHOLDER
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
-from pumasi.core.spec import Spec
 
 
 def configs(placement: dict[str, int], program: dict[str, Any] | None = None, **fields: Any) -> list[dict[str, Any]]:
-    spec = Spec(command=("train.py",), workdir="/work", slots=sum(placement.values()), **fields)
+    spec = make_spec(command=("train.py",), workdir="/work", slots=sum(placement.values()), **fields)
     what = Program(
         **{"command": ("python", "train.py"), "framework": "none", "because": "", "files": {}, **(program or {})}
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from pumasi.core.flows import Flow
-from pumasi.core.flows.single import Single
+from pumasi.core.flows import Flow, Task
+from pumasi.core.flows.together import Single
 from pumasi.core.manage import (
     CONFIRM,
     FREE_RESTARTS,
@@ -16,16 +18,21 @@ from pumasi.core.manage import (
     Action,
     Begun,
     End,
+    EndAsked,
     Ended,
     Event,
     Failing,
     Finish,
+    Heard,
     Kill,
     Launch,
+    Offered,
+    Over,
     Phase,
     Place,
     Placed,
     Policy,
+    Pull,
     Refused,
     Restarting,
     RoomChanged,
@@ -53,14 +60,31 @@ class Story:
     """A run to which one event after the other happens."""
 
     def __init__(self, policy: Policy | None = None, flow: Flow | None = None) -> None:
-        self.state: RunState = begin(flow or Single(), policy or Policy())
+        self.flow = flow or Single()
+        self.state: RunState = begin(policy or Policy())
+        self.over: list[Over] = []
+        self.pulls = 0
 
     def hears(self, *events: Event) -> list[Action]:
-        """What it does about the last event, except for setting its alarm."""
-        actions: tuple[Action, ...] = ()
+        """What it does about the last event, except for setting its alarm and for what it asks its flow."""
+        actions: list[Action] = []
         for event in events:
-            self.state, actions = step(self.state, event)
-        return [action for action in actions if not isinstance(action, Wake)]
+            actions = self._steps(event)
+        return [action for action in actions if not isinstance(action, Wake | Pull | Over)]
+
+    def _steps(self, event: Event) -> list[Action]:
+        """With what the flow's answers lead to."""
+        self.state, actions = step(self.state, event)
+        found = list(actions)
+        for action in actions:
+            if isinstance(action, Pull):
+                self.pulls += 1
+                found += self._steps(Offered(event.at, self.flow.next()))
+            elif isinstance(action, Over):
+                self.over.append(action)
+                self.flow.ended(action.task, action.outcome)
+                found += self._steps(Heard(event.at, action.task, action.attempt, self.flow.outcome()))
+        return found
 
     def launched(self, at: float = 0, attempt: int = 0) -> Story:
         self.hears(Begun(at), Placed(at, "main", attempt, ROOM))
@@ -506,43 +530,72 @@ class TestTurnedAway:
 
 class TestAdoption:
     def test_a_new_manager_goes_on_with_the_gang_that_it_finds(self) -> None:
-        state = begin(Single(), Policy(restarts=3, timeout=100), [TaskState("main", 2, Phase.RUNNING, restarts=2)])
-        state, actions = step(state, Begun(0))
-        assert actions == (Wake(100),)
-        assert state.summary == "running"
-        state, actions = step(state, Ended(1, "main", 2, FAILED))
-        assert Place("main", 3) in actions
-        state, _ = step(state, Placed(1, "main", 3, ROOM))
-        _, actions = step(state, Ended(2, "main", 3, FAILED))
-        assert actions == (Finish(FAILED),)
+        story = Story()
+        story.flow.next()
+        found = [TaskState("main", 2, Phase.RUNNING, restarts=2)]
+        story.state = begin(Policy(restarts=3, timeout=100), found)
+        assert story.hears(Begun(0)) == []
+        assert (story.state.wake, story.state.summary) == (100, "running")
+        assert Place("main", 3) in story.hears(Ended(1, "main", 2, FAILED))
+        story.hears(Placed(1, "main", 3, ROOM))
+        assert story.hears(Ended(2, "main", 3, FAILED)) == [Finish(FAILED)]
 
     def test_what_is_new_in_an_old_run_has_all_its_time_and_the_run_only_what_is_left(self) -> None:
-        state = begin(Single(), Policy(timeout=1000, start_timeout=60))
-        state, actions = step(state, Begun(0, since=-900))
-        assert actions == (Place("main", 0), Wake(60))
-        state, actions = step(state, Placed(59, "main", 0, ROOM))
-        assert actions[0] == Launch("main", 0, ROOM)
-        state, _ = step(state, Started(60, "main", 0))
-        state, actions = step(state, Tick(100))
-        assert actions[0] == End("main", 0, 15.0, "The run was not done within its timeout of 1000 s.")
+        story = Story(Policy(timeout=1000, start_timeout=60))
+        assert story.hears(Begun(0, since=-900)) == [Place("main", 0)]
+        assert story.state.wake == 60
+        assert story.hears(Placed(59, "main", 0, ROOM)) == [Launch("main", 0, ROOM)]
+        story.hears(Started(60, "main", 0))
+        why = "The run was not done within its timeout of 1000 s."
+        assert story.hears(Tick(100)) == [End("main", 0, 15.0, why)]
+
+    def test_a_run_whose_flow_had_decided_already_is_over(self) -> None:
+        story = Story()
+        story.state = begin(Policy(), decided=FAILED)
+        assert story.hears(Begun(0)) == [Finish(FAILED)]
 
 
-class Chain(Flow):
-    """Two tasks at once, then one more; the first bad outcome is the run's."""
+class Scripted(Flow):
+    """Tasks that are known beforehand, in groups that wait for each other; the first bad outcome is the run's."""
 
-    def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
-        return ("last",) if {"left", "right"} <= set(ended) else ("left", "right")
+    def __init__(self, *groups: tuple[Task, ...]) -> None:
+        self.groups = [list(group) for group in groups]
+        self.open = {task.name for group in groups for task in group}
+        self.waits: set[str] = set()
+        self.given = 0
+        self.bad: Outcome | None = None
 
-    def outcome(self, ended: Mapping[str, Outcome]) -> Outcome | None:
-        bad = [outcome for outcome in ended.values() if outcome.verdict is not Verdict.DONE]
-        return bad[0] if bad else ended.get("last")
+    def next(self) -> Task | None:
+        while self.groups and not self.groups[0] and not self.waits:
+            self.groups.pop(0)
+        if not self.groups or not self.groups[0]:
+            return None
+        task = self.groups[0].pop(0)
+        self.waits.add(task.name)
+        self.given += 1
+        return task
+
+    def ended(self, name: str, outcome: Outcome) -> None:
+        self.waits.discard(name)
+        self.open.discard(name)
+        self.bad = self.bad or (None if outcome.verdict is Verdict.DONE else outcome)
+
+    def outcome(self) -> Outcome | None:
+        return self.bad or (None if self.open else DONE)
+
+
+def Chain() -> Flow:  # noqa: N802
+    """Two tasks at once, then one more."""
+    return Scripted((Task("left"), Task("right")), (Task("last"),))
 
 
 class Nothing(Flow):
-    def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
-        return ()
+    def next(self) -> Task | None:
+        return None
 
-    def outcome(self, ended: Mapping[str, Outcome]) -> Outcome | None:
+    def ended(self, name: str, outcome: Outcome) -> None: ...
+
+    def outcome(self) -> Outcome | None:
         return None
 
 
@@ -582,3 +635,137 @@ class TestFlows:
 
     def test_a_flow_that_knows_no_way_on_does_not_hang_the_run(self) -> None:
         assert finish(Story(flow=Nothing()).hears(Begun(0))).verdict is Verdict.FAILED
+
+
+def many(count: int) -> Scripted:
+    return Scripted(tuple(Task(f"t-{number}") for number in range(count)))
+
+
+class TestPull:
+    def test_no_more_tasks_are_known_than_may_wait_for_room(self) -> None:
+        flow = many(20_000)
+        story = Story(Policy(most_waiting=3), flow)
+        assert [action for action in story.hears(Begun(0)) if isinstance(action, Place)] == [
+            Place("t-0", 0),
+            Place("t-1", 0),
+            Place("t-2", 0),
+        ]
+        assert (flow.given, len(story.state.tasks)) == (3, 3)
+
+    def test_one_that_has_found_room_makes_place_for_one_more(self) -> None:
+        story = Story(Policy(most_waiting=2), many(5))
+        story.hears(Begun(0))
+        assert story.hears(Placed(1, "t-0", 0, ROOM)) == [Launch("t-0", 0, ROOM), Place("t-2", 0)]
+        assert story.hears(Refused(1, "t-1", 0, "busy")) == [Waiting("t-1", 0, "busy")]
+
+    def test_a_flow_that_has_nothing_is_asked_again_when_a_task_has_ended_and_not_before(self) -> None:
+        story = Story(flow=Chain())
+        story.hears(Begun(0), Placed(1, "left", 0, ROOM))
+        asked = story.pulls
+        story.hears(Placed(1, "right", 0, ROOM), Tick(2), Started(3, "left", 0), RoomChanged(4))
+        assert story.pulls == asked
+        story.hears(Ended(5, "left", 0, DONE))
+        assert story.pulls == asked + 1
+
+    def test_a_task_that_nobody_asked_for_is_not_taken(self) -> None:
+        story = Story(flow=Chain())
+        story.hears(Begun(0))
+        assert step(story.state, Offered(1, Task("other"))) == (story.state, ())
+
+    def test_a_flow_that_gives_the_same_name_again_and_again_does_not_hang_the_manager(self) -> None:
+        story = Story(flow=Scripted((Task("a"), Task("a"), Task("a"))))
+        assert story.hears(Begun(0)) == [Place("a", 0)]
+        assert story.pulls == 2
+
+    def test_a_task_waits_for_those_that_it_needs(self) -> None:
+        flow = Scripted((Task("first"), Task("second", needs=("first",)), Task("third", needs=("gone", "first"))))
+        story = Story(flow=flow)
+        assert story.hears(Begun(0)) == [Place("first", 0)]
+        story.hears(Placed(1, "first", 0, ROOM), Tick(50))
+        assert story.hears(Ended(60, "first", 0, DONE)) == [Place("second", 0), Place("third", 0)]
+
+    def test_a_stop_ends_what_waits_for_another_task_too(self) -> None:
+        story = Story(flow=Scripted((Task("first"), Task("second", needs=("first",)))))
+        story.hears(Begun(0), Placed(1, "first", 0, ROOM), StopAsked(2))
+        assert finish(story.hears(Ended(3, "first", 0, STOPPED))).verdict is Verdict.STOPPED
+        assert {action.task for action in story.over} == {"first", "second"}
+
+
+class TestTasksOfAFlow:
+    def test_a_task_may_start_again_more_often_than_the_user_asks_for(self) -> None:
+        story = Story(flow=Scripted((Task("main", restarts=1),))).running()
+        assert Restarting("main", 1, FAILED.reason) in story.hears(Ended(3, "main", 0, FAILED))
+        assert story.running(4, 1).hears(Ended(5, "main", 1, FAILED)) == [Finish(FAILED)]
+
+    def test_a_task_starts_again_only_after_what_it_names(self) -> None:
+        task = Task("main", restarts=2, tries_again=frozenset((Verdict.LOST,)))
+        story = Story(flow=Scripted((task,))).running()
+        assert Restarting("main", 1, LOST.reason) in story.hears(Ended(3, "main", 0, LOST))
+        assert story.running(4, 1).hears(Ended(5, "main", 1, FAILED)) == [Finish(FAILED)]
+
+
+class TestEarlyEnd:
+    def test_a_task_that_its_flow_ends_early_counts_as_stopped_and_is_not_restarted(self) -> None:
+        story = Story(Policy(restarts=5, grace=15)).running()
+        assert story.hears(EndAsked(5, "main", 0, "Others are better.")) == [End("main", 0, 15, "Others are better.")]
+        measured = Outcome(Verdict.FAILED, "Ended by SIGTERM.", metrics={"loss": 3.0})
+        outcome = finish(story.hears(Ended(6, "main", 0, measured)))
+        assert outcome == Outcome(Verdict.STOPPED, "Others are better.", metrics={"loss": 3.0})
+
+    def test_the_others_go_on(self) -> None:
+        story = Story(flow=Scripted((Task("left"), Task("right"))))
+        story.hears(Begun(0), Placed(1, "left", 0, ROOM), Placed(1, "right", 0, ROOM))
+        story.hears(EndAsked(2, "left", 0, "Enough."))
+        assert story.hears(Ended(3, "right", 0, DONE)) == []
+        assert story.hears(Ended(4, "left", 0, STOPPED))
+        assert [(each.task, each.outcome.verdict) for each in story.over] == [
+            ("right", Verdict.DONE),
+            ("left", Verdict.STOPPED),
+        ]
+
+    def test_one_that_was_done_before_it_heard_is_done(self) -> None:
+        story = Story().running()
+        assert story.hears(EndAsked(5, "main", 0, "Enough."), Ended(6, "main", 0, DONE)) == [Finish(DONE)]
+
+    def test_one_that_still_waits_never_starts(self) -> None:
+        story = Story()
+        story.hears(Begun(0))
+        assert finish(story.hears(EndAsked(1, "main", 0, "Enough."))).verdict is Verdict.STOPPED
+
+    def test_asked_twice_or_for_an_old_attempt_it_changes_nothing(self) -> None:
+        story = Story(Policy(restarts=1)).running()
+        story.hears(EndAsked(5, "main", 0, "Enough."))
+        assert story.hears(EndAsked(6, "main", 0, "Enough.")) == []
+        assert story.hears(EndAsked(6, "main", 1, "Enough.")) == []
+
+
+class Counting(dict[str, TaskState]):
+    """Live tasks that count how often one of them is looked at."""
+
+    looks = 0
+
+    def values(self) -> Any:
+        Counting.looks += len(self)
+        return super().values()
+
+    def items(self) -> Any:
+        Counting.looks += len(self)
+        return super().items()
+
+
+class TestCost:
+    def test_what_has_ended_is_not_in_the_state_and_costs_nothing(self) -> None:
+        """The live state, and how often its tasks are looked at, after 20 ends and after 2,000."""
+        story = Story(Policy(most_waiting=2), many(2_100))
+        story.hears(Begun(0))
+        sizes, looks = [], []
+        for number in range(2_010):
+            Counting.looks = 0
+            story.state = replace(story.state, tasks=Counting(story.state.tasks))
+            story.hears(Placed(number, f"t-{number}", 0, ROOM))
+            story.state = replace(story.state, tasks=Counting(story.state.tasks))
+            story.hears(Ended(number, f"t-{number}", 0, DONE))
+            looks.append(Counting.looks)
+            sizes.append(len(pickle.dumps(story.state)))
+        assert looks[20:30] == looks[2_000:2_010]
+        assert max(sizes[2_000:]) < 1.05 * max(sizes[:30])

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pumasi.core.flows import Flow
-from pumasi.core.flows.single import Single
+from pumasi.core.flows import Flow, Task
+from pumasi.core.flows.together import Single
 from pumasi.core.manage import (
     CONFIRM,
     FREE_RESTARTS,
@@ -25,16 +25,21 @@ from pumasi.core.manage import (
     Action,
     Begun,
     End,
+    EndAsked,
     Ended,
     Event,
     Failing,
     Finish,
+    Heard,
     Kill,
     Launch,
+    Offered,
+    Over,
     Phase,
     Place,
     Placed,
     Policy,
+    Pull,
     Refused,
     Restarting,
     RoomChanged,
@@ -60,19 +65,31 @@ DONE, FAILED, LOST, TIMED_OUT, STOPPED = (
 )
 
 
-@dataclass(frozen=True)
 class Fan(Flow):
-    """Some tasks at once, then one that needs them all."""
+    """Some tasks, then one that needs them all; the first bad outcome is the run's. Some end early, if that is asked
+    for."""
 
-    width: int
+    def __init__(self, width: int) -> None:
+        self.names = [f"part-{number}" for number in range(width)]
+        self.left = set(self.names)
+        self.result: Outcome | None = None
+        self.is_last = False
 
-    def next(self, ended: Mapping[str, Outcome]) -> tuple[str, ...]:
-        first = tuple(f"part-{number}" for number in range(self.width))
-        return ("last",) if set(first) <= set(ended) else first
+    def next(self) -> Task | None:
+        if self.names:
+            return Task(self.names.pop(0))
+        if self.left or self.is_last:
+            return None
+        self.is_last = True
+        return Task("last", needs=("part-0",))
 
-    def outcome(self, ended: Mapping[str, Outcome]) -> Outcome | None:
-        bad = [outcome for outcome in ended.values() if outcome.verdict is not Verdict.DONE]
-        return bad[0] if bad else ended.get("last")
+    def ended(self, name: str, outcome: Outcome) -> None:
+        self.left.discard(name)
+        if outcome.verdict is not Verdict.DONE or name == "last":
+            self.result = self.result or outcome
+
+    def outcome(self) -> Outcome | None:
+        return self.result
 
 
 class Gone(NamedTuple):
@@ -136,6 +153,8 @@ class Pool:
     def launch(self, now: float, task: str, attempt: int) -> None:
         self.alive.add((task, attempt))
         self.tell(now + self.after(0, 1, 50), Started(now, task, attempt))
+        if self.whim(False, False, False, True):
+            self.tell(now + self.after(3, 0, 60), EndAsked(now, task, attempt, "Others are better."))
         outcomes = (DONE, FAILED, LOST, FAILED, LOST, STOPPED, TIMED_OUT, None)
         outcome = outcomes[self.whim(*outcomes)]
         if outcome is None:
@@ -174,6 +193,7 @@ class Witness:
         self.begun: float | None = None
         self.finished: Outcome | None = None
         self.finished_at = 0.0
+        self.over: dict[str, Over] = {}
 
     def hears(self, event: Event) -> None:
         if isinstance(event, TaskEvent):
@@ -199,6 +219,7 @@ class Witness:
             key = action.task, action.attempt
             if not isinstance(action, Place | Waiting):
                 assert not self.did(type(action), key), "no action twice"
+            self.sees_over(action, key)
             self.sees_task(now, action, key)
             self.acted[type(action), key] = now
         elif isinstance(action, Finish):
@@ -234,6 +255,12 @@ class Witness:
                     assert now >= self.acted[End, key] + self.policy.grace, "grace is given"
             case Abandon():
                 assert now >= self.acted[Kill, key] + CONFIRM, "the pool has time to answer"
+
+    def sees_over(self, action: TaskAction, key: Key) -> None:
+        assert action.task not in self.over, "what is over is over"
+        if isinstance(action, Over):
+            assert self.knows(Ended, key) or self.did(Abandon, key) or not self.did(Launch, key)
+            self.over[action.task] = action
 
     def sees_restart(self, key: Key) -> None:
         self.restarts[key[0]] += 1
@@ -273,11 +300,11 @@ class Witness:
                 in_time = now < self.acted[Launch, key] + self.policy.start_timeout
                 assert in_time or self.did(End, key) or self.did(Kill, key), "a gang is whole in time"
 
-    def checks_verdict(self, state: RunState) -> None:
+    def checks_verdict(self) -> None:
         """For a run of one task: what is said is what happened."""
         assert self.finished is not None
         verdict = self.finished.verdict
-        key = "main", state.tasks["main"].attempt if state.tasks else 0
+        key = "main", self.over["main"].attempt if self.over else 0
         told = {
             e.outcome.verdict for e in self.heard.values() if isinstance(e, Failing | Ended) and e.attempt == key[1]
         }
@@ -287,7 +314,7 @@ class Witness:
         if self.did(End, key):
             told &= {Verdict.DONE}  # What else a gang says after it was told to end is no news.
         possible = {
-            Verdict.STOPPED: bool(self.stops),
+            Verdict.STOPPED: bool(self.stops) or self.knows(EndAsked, key),
             Verdict.TIMED_OUT: self.finished_at >= self.time_limit,
             Verdict.FAILED: self.knows(Refused, key) and not self.did(Launch, key),
             Verdict.LOST: not self.did(Launch, key) or key in self.never_whole or Verdict.DONE in told,
@@ -303,14 +330,15 @@ policies = st.builds(
     grace=st.sampled_from([15.0, 0.0]),
     wait=st.sampled_from([True, True, False]),
     confirm=st.just(CONFIRM),
+    most_waiting=st.sampled_from([1, 2, 16]),
 )
-flows = st.sampled_from([Single(), Single(), Fan(1), Fan(3)])
+flows = st.sampled_from([Single, Single, lambda: Fan(1), lambda: Fan(3)])
 stops = st.lists(st.builds(StopAsked, st.sampled_from([0.0, 1.5, 2.5, 30.0, 60.0, 400.0]), st.booleans()), max_size=2)
 
 
 def live(flow: Flow, policy: Policy, pool: Pool, witness: Witness) -> RunState:
     """A run from its beginning to the last word about it, long after its end."""
-    state, now = begin(flow, policy), 0.0
+    state, now = begin(policy), 0.0
     event: Event | Gone
     for _ in range(5000):
         if pool.alarm is not None and (not pool.due or pool.alarm <= pool.due[0][0]):
@@ -321,37 +349,47 @@ def live(flow: Flow, policy: Policy, pool: Pool, witness: Witness) -> RunState:
         elif state.outcome is not None:
             return state
         else:
-            waiting = {task.phase for task in state.tasks.values()} - {Phase.ENDED}
+            waiting = {task.phase for task in state.tasks.values() if not task.needs}
             assert waiting == {Phase.RUNNING}, "only a gang that runs may be without a deadline"
             event = StopAsked(now + 1)
         if isinstance(event, Gone):
             pool.bury(now, event)
             continue
         now = max(now, event.at)
-        state = happen(state, event, pool, witness)
+        state = happen(flow, state, event, pool, witness)
         if pool.told and pool.whim("nothing", "nothing", "nothing", "an echo") == 3:
-            state = happen(state, replace(pool.told[pool.whim(*pool.told)], at=now), pool, witness)
+            state = happen(flow, state, replace(pool.told[pool.whim(*pool.told)], at=now), pool, witness)
         witness.checks_deadlines(now)
     raise AssertionError("the run goes round in circles")
 
 
-def happen(state: RunState, event: Event, pool: Pool, witness: Witness) -> RunState:
-    if isinstance(event, TaskEvent):
+def happen(flow: Flow, state: RunState, event: Event, pool: Pool, witness: Witness) -> RunState:
+    """With the flow's answers, which come at once."""
+    if isinstance(event, TaskEvent) and not isinstance(event, Heard):
         pool.told.append(event)
     if witness.finished is None:
         witness.hears(event)
-    after, actions = step(state, event)
+    state, actions = step(state, event)
+    answers: list[Event] = []
     for action in actions:
         witness.sees(event.at, action)
         pool.obey(event.at, action)
-    return after
+        if isinstance(action, Pull):
+            answers.append(Offered(event.at, flow.next()))
+        elif isinstance(action, Over):
+            flow.ended(action.task, action.outcome)
+            answers.append(Heard(event.at, action.task, action.attempt, flow.outcome()))
+    for answer in answers:
+        state = happen(flow, state, answer, pool, witness)
+    return state
 
 
 @settings(max_examples=3000, database=None)
 @given(policies, flows, stops, st.binary(min_size=120, max_size=120))
 def test_every_run_comes_to_one_true_end_whatever_the_pool_does(
-    policy: Policy, flow: Flow, asked: list[StopAsked], whims: bytes
+    policy: Policy, make_flow: Callable[[], Flow], asked: list[StopAsked], whims: bytes
 ) -> None:
+    flow = make_flow()
     pool = Pool(whims)
     witness = Witness(policy, pool)
     pool.send(0.0, Begun(0.0))
@@ -361,7 +399,7 @@ def test_every_run_comes_to_one_true_end_whatever_the_pool_does(
     assert witness.finished is not None
     assert state.summary == witness.finished.verdict.value
     if isinstance(flow, Single):
-        witness.checks_verdict(state)
+        witness.checks_verdict()
 
 
 times = st.sampled_from([0.0, 1.0, 9.0, 10.0, 11.0, 26.0, 700.0])
@@ -379,17 +417,22 @@ events = st.one_of(
     st.builds(Started, times, names, attempts),
     st.builds(Failing, times, names, attempts, outcomes),
     st.builds(Ended, times, names, attempts, outcomes, st.booleans()),
+    st.builds(EndAsked, times, names, attempts, st.just("Others are better.")),
+    st.builds(Heard, times, names, attempts, st.none() | outcomes),
+    st.builds(Offered, times, st.none()),
 )
 
 
 @settings(max_examples=1000, database=None)
 @given(policies, flows, st.lists(events, min_size=8, max_size=40))
 def test_senseless_events_in_any_order_never_raise_and_never_act_twice(
-    policy: Policy, flow: Flow, senseless: list[Event]
+    policy: Policy, make_flow: Callable[[], Flow], senseless: list[Event]
 ) -> None:
-    state, seen = begin(flow, policy), Counter[tuple[type[Action], Key]]()
-    over = False
-    for event in [Begun(0.0), *senseless]:
+    flow = make_flow()
+    state, seen = begin(policy), Counter[tuple[type[Action], Key]]()
+    over, ended, waiting = False, list[Over](), [Begun(0.0), *senseless]
+    while waiting:
+        event = waiting.pop(0)
         assert step(state, event) == step(state, event), "the same comes of the same"
         state, actions = step(state, event)
         assert not (over and actions)
@@ -397,8 +440,10 @@ def test_senseless_events_in_any_order_never_raise_and_never_act_twice(
         assert over == (state.outcome is not None)
         assert [type(action) for action in actions].count(Wake) <= 1
         seen.update((type(a), (a.task, a.attempt)) for a in actions if isinstance(a, TaskAction))
-    done = [task for task in state.tasks.values() if task.outcome and task.outcome.verdict is Verdict.DONE]
-    assert all(seen[Launch, (task.name, task.attempt)] for task in done)
+        ended += [action for action in actions if isinstance(action, Over)]
+        waiting[:0] = [Offered(event.at, flow.next()) for action in actions if isinstance(action, Pull)]
+    done = [each for each in ended if each.outcome.verdict is Verdict.DONE]
+    assert all(seen[Launch, (each.task, each.attempt)] for each in done)
     once = [times for (kind, _), times in seen.items() if kind not in (Place, Waiting)]
     assert all(times == 1 for times in once)
     assert all(seen[Launch, key] for kind, key in seen if kind in (End, Kill, Abandon))

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from pumasi.catalogue import parse_spec
 from pumasi.core.launch import Attempt, agent_configs, gang_of
 from pumasi.core.requirements import from_pyproject, parse
-from pumasi.core.spec import Spec, parse_spec
+from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
 from pumasi.runs.packages import CONVERTED, find_setup, setup_files
 from pumasi.runs.session import pack_program

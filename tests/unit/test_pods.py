@@ -6,16 +6,15 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pumasi.catalogue import parse_spec
 from pumasi.core.endings import outcome_of
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.outcome import Verdict
-from pumasi.core.spec import parse_spec
-from pumasi.errors import Forbidden, Unreachable
+from pumasi.errors import Forbidden, Rejected, Unreachable
 from pumasi.pools.base import Order
 from pumasi.pools.kubernetes import manifests
 from pumasi.pools.kubernetes import pods as pods_module
@@ -109,7 +108,7 @@ class Scene:
         self.wholes += 1
 
     def be_patient(self) -> None:
-        self.gang.state = replace(self.gang.state, silence=60.0)
+        self.gang.state = self.gang.state._replace(silence=60.0)
 
     def begin(self) -> None:
         self.task = asyncio.ensure_future(self.gang.run(self.pods))
@@ -807,6 +806,59 @@ async def test_a_cluster_that_stays_away_is_the_managers_trouble_and_the_gang_go
         assert play.sink.ends == []
         assert play.cluster.names("pods") == play.names
         assert play.api.graces == []
+
+
+@asynchronous
+async def test_output_that_can_not_be_read_to_its_end_is_told() -> None:
+    async with begun(1) as play:
+
+        async def breaks_off(*_: Any, **__: Any) -> AsyncIterator[bytes]:
+            yield b"2026-11-16T10:00:00.000000001Z " + word("running") + b"\n"
+            raise Rejected("It is not valid.", said='container main is not valid for pod "x"')
+
+        play.api.log = breaks_off  # type: ignore[method-assign,assignment]
+        await play.whole()
+        play.all_done()
+        await play.over()
+        assert play.away == [f"The output of the pod {play.names[0]} could not be read to its end: It is not valid."]
+        assert play.sink.end == DONE
+
+
+@asynchronous
+async def test_who_lets_go_of_a_gang_leaves_it_alone() -> None:
+    others = asyncio.all_tasks()
+    async with running() as play:
+        play.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await play.task
+        await until(lambda: asyncio.all_tasks() == others)
+        play.gang.end(0)
+        assert asyncio.all_tasks() == others
+        assert (play.sink.ends, play.sink.refusals, play.api.graces) == ([], [], [])
+        assert play.cluster.names("pods") == play.names
+
+
+@asynchronous
+async def test_trouble_of_whoever_listens_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as play:
+
+        def fail(order: Order, chunk: bytes) -> None:
+            raise OSError("The disk is full.")
+
+        monkeypatch.setattr(play.sink, "frames", fail)
+        play.cluster.say(play.names[0], frame(0, 1))
+        with pytest.raises(OSError, match="full"):
+            await play.task
+
+
+@asynchronous
+async def test_an_end_that_is_asked_for_before_anything_was_made_makes_nothing() -> None:
+    async with scene() as play:
+        play.gang.end(0)
+        play.begin()
+        await play.over()
+        assert play.sink.end == {"cause": "stopped"}
+        assert ("create", f"/api/v1/namespaces/{NAMESPACE}/pods") not in play.api.requests
 
 
 # ---- adoption

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pumasi.core.spec import Spec
+from pumasi.catalogue import make_spec
 from pumasi.runs.locate import find_program
 from tests.unit.test_detect import TORCH_ALONE
 
@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
 
 def notes(folder: Path, **fields: object) -> str:
     words = ("train.py", "{model}", "{init}")
-    spec = Spec(command=words, workdir=str(folder), slots=2, **fields)  # type: ignore[arg-type]
+    spec = make_spec(command=words, workdir=str(folder), slots=2, **fields)
     return "\n".join(find_program(spec, {}).notes)
 
 

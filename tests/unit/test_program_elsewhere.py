@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pumasi.core.spec import Spec
+from pumasi.catalogue import make_spec
 from pumasi.errors import UsageError
 from pumasi.runs import folder as code
 from pumasi.runs.locate import find_program
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def command(folder: Path, *words: str, **fields: str) -> tuple[str, ...]:
-    return find_program(Spec(command=words, workdir=str(folder), on="k8s", **fields), {}).command  # type: ignore[arg-type]
+    return find_program(make_spec(command=words, workdir=str(folder), on="k8s", **fields), {}).command
 
 
 def test_a_script_runs_with_the_images_python(folder: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_syntax_error_is_found_before_anything_travels(folder: Path, text: str
 )
 def test_what_a_newer_python_may_accept_is_only_mentioned(folder: Path, fields: dict[str, str], text: str) -> None:
     (folder / "train.py").write_text(f"import torch\n{text}")
-    found = find_program(Spec(command=("train.py",), workdir=str(folder), on="k8s", **fields), {})  # type: ignore[arg-type]
+    found = find_program(make_spec(command=("train.py",), workdir=str(folder), on="k8s", **fields), {})
     assert found.framework == "torch"
     assert found.notes[0].startswith("train.py, line ")
     assert found.notes[0].endswith(" here. The Python of the run may accept it.")
@@ -113,7 +113,7 @@ def test_whoever_starts_a_run_learns_what_stays_here_and_what_takes_long(
     (folder / "kubeconfig").write_text(json.dumps(config))
     (folder / "zeros.bin").write_bytes(bytes(2000))
     said: list[str] = []
-    spec = Spec(command=("train.py",), workdir=str(folder), on="k8s", env={"LR": "1", "API_KEY": "sk"})
+    spec = make_spec(command=("train.py",), workdir=str(folder), on="k8s", env={"LR": "1", "API_KEY": "sk"})
     _, program, packed = prepare(spec, tmp_path, said.append)
     assert program.notes[-2].startswith("Left out, because they look like credentials: kubeconfig. ")
     assert program.notes[-1] == (

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from pumasi.catalogue import parse_spec
 from pumasi.cli.main import main
 from pumasi.core.events import Event, Gap, kind_of, unpack
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
-from pumasi.core.spec import parse_spec
 from pumasi.errors import Forbidden, NotFound, Unreachable, UsageError
 from pumasi.kube.config import Connection
 from pumasi.pools.kubernetes import copying, manager_job, manifests

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
+from pumasi.catalogue import parse_spec
 from pumasi.core.launch import Program
-from pumasi.core.spec import Spec, parse_spec
+from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
 from pumasi.pools.kubernetes import rendering
 from pumasi.pools.kubernetes.rendering import equal_shares, needs_server_side, open_secrets, remarks, render

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
 
 import pytest
 
+from pumasi.catalogue import make_spec
 from pumasi.cli.view.sentences import end_details
 from pumasi.core.events import Finished
-from pumasi.core.results import result_on_volume
-from pumasi.core.spec import Spec
 from pumasi.kube.kubectl import kubectl
+from pumasi.pools.kubernetes.options import KubernetesOptions
+from pumasi.pools.kubernetes.results import result_on_volume
 
-SPEC = Spec(
+SPEC = make_spec(
     command=("train.py",), on="k8s:lab", namespace="team", image="img:1", mounts=("data:/data:ro", "imdb:/volume")
 )
 FOLDER = "/volume/pumasi/train-x7k2p"
@@ -30,7 +30,7 @@ def test_a_model_or_the_checkpoints_may_be_on_a_volume() -> None:
 
 
 def test_the_innermost_of_several_volumes_has_it() -> None:
-    spec = replace(SPEC, mounts=("a:/data", "b:/data/ck"), env={"PUMASI_CHECKPOINT_DIR": "/data/ck"})
+    spec = SPEC.changed({"mounts": ("a:/data", "b:/data/ck"), "env": {"PUMASI_CHECKPOINT_DIR": "/data/ck"}})
     found = result_on_volume(spec, FOLDER, None)
     assert found is not None
     assert (found["claim"], found["path"]) == ("b", "/data/ck")
@@ -38,7 +38,7 @@ def test_the_innermost_of_several_volumes_has_it() -> None:
 
 def test_what_is_not_on_a_volume_is_not_told_to_be() -> None:
     assert result_on_volume(SPEC, "/tmp/pumasi", None) is None
-    assert result_on_volume(Spec(command=("x",), mounts=SPEC.mounts), FOLDER, None) is None
+    assert result_on_volume(make_spec(command=("x",), mounts=SPEC[KubernetesOptions].mounts), FOLDER, None) is None
     assert result_on_volume(SPEC, FOLDER, "/volumes/final.keras") is None
 
 

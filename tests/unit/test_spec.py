@@ -12,12 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pumasi.catalogue import catalogue_for, json_schema, parse_spec
 from pumasi.core.command import program_of, script_of
 from pumasi.core.fields import parse_duration
-from pumasi.core.spec import AVERAGE_FIELDS, FIELDS, Spec, flag_of, json_schema, parse_spec, run_name
+from pumasi.core.flows.average.options import AverageOptions
+from pumasi.core.options import declared
+from pumasi.core.spec import Spec, run_name
 from pumasi.errors import SpecError
+from pumasi.pools.local.options import LocalOptions
 
-FLAGS = {field: flag_of(field) for field in FIELDS}
+OPTIONS = catalogue_for({}).options
+FLAGS = {name: option.flag for name, option in OPTIONS.items()}
 
 
 def complaint(data: Mapping[str, object], places: Mapping[str, str] = FLAGS) -> str:
@@ -240,7 +245,7 @@ def test_fields_that_contradict_each_other_are_named_both(data: Mapping[str, obj
 
 @pytest.mark.parametrize(("value", "nodes"), [("5,1", (5, 1)), ([5, 1], (5, 1)), (["5", " 1"], (5, 1)), (3, (3,))])
 def test_nodes_may_be_written_in_several_ways(value: object, nodes: tuple[int, ...]) -> None:
-    assert parse_spec({"command": ["a"], "nodes": value}).nodes == nodes
+    assert parse_spec({"command": ["a"], "nodes": value})[LocalOptions].nodes == nodes
 
 
 @pytest.mark.parametrize(("value", "wrong"), [("0,2", "0 is too small"), ("-1", "-1 is too small"), ("", '"" is not')])
@@ -296,7 +301,7 @@ anything = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(list(FIELDS)) | st.text(), anything, max_size=4))
+@given(st.dictionaries(st.sampled_from(list(OPTIONS)) | st.text(), anything, max_size=4))
 def test_whatever_is_asked_for_ends_in_a_spec_or_in_sentences(data: dict[str, Any]) -> None:
     try:
         parse_spec(data, FLAGS)
@@ -309,7 +314,7 @@ def test_the_schema_describes_every_field_and_names_no_invented_host() -> None:
     schema: Any = json_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["$id"].startswith("urn:")
-    assert set(schema["properties"]) == {*FIELDS, "gpus", "env_file", "set"} - {"patches"}
+    assert set(schema["properties"]) == {*OPTIONS, "gpus", "env_file", "set"} - {"patches"}
     assert all(field["description"] for field in schema["properties"].values())
     assert schema["additionalProperties"] is False
 
@@ -328,8 +333,8 @@ def test_the_schema_suits_what_people_write_in_a_file() -> None:
 
 
 def test_every_field_has_an_example_that_is_right() -> None:
-    for name, field in FIELDS.items():
-        strategy = {"strategy": "average"} if name in AVERAGE_FIELDS else {}
+    for name, field in OPTIONS.items():
+        strategy = {"strategy": "average"} if name in declared(AverageOptions) else {}
         parse_spec({"command": ["train.py"], "slots": 4, **strategy, name: field.example})
 
 

@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
-from pumasi.core.spec import CLUSTER_FIELDS, FIELDS, GROUPS, LISTS, Spec, flag_of, json_schema, parse_spec
+from pumasi.catalogue import catalogue_for, json_schema, parse_spec
+from pumasi.core.options import declared
+from pumasi.core.spec import Spec
 from pumasi.errors import SpecError
+from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.runs.config import build_spec
 
 RUN: Mapping[str, object] = {"command": ["train.py"]}
 K8S: Mapping[str, object] = {**RUN, "on": "k8s"}
-PLACES = {field: flag_of(field) for field in FIELDS}
+OPTIONS = catalogue_for({}).options
+OF_CLUSTERS = [*declared(KubernetesOptions)]
+GROUPS = [name for name, option in OPTIONS.items() if option.is_group]
+PLACES = {name: option.flag for name, option in OPTIONS.items()}
 
 
 def spec_of(**fields: object) -> Spec:
@@ -68,26 +74,30 @@ def test_a_pool_like_no_other_gets_the_list(on: str) -> None:
 
 def test_a_cluster_needs_nothing_but_its_name() -> None:
     spec = spec_of()
-    assert (spec.namespace, spec.image, spec.gpu_resource) == (None, "python:3.12-slim", "nvidia.com/gpu")
-    assert (spec.cpus, spec.memory, spec.max_per_node, spec.priority_class) == (None, None, None, None)
-    assert (spec.node_selector, spec.labels, spec.annotations) == ({}, {}, {})
-    assert all(getattr(spec, field) == () for field in LISTS)
-    assert (spec.as_image_user, spec.keep) == (False, 7 * 86400.0)
+    asked = spec[KubernetesOptions]
+    assert (asked.namespace, asked.image, asked.gpu_resource) == (None, "python:3.12-slim", "nvidia.com/gpu")
+    assert (asked.cpus, asked.memory, asked.max_per_node, asked.priority_class) == (None, None, None, None)
+    assert (asked.node_selector, asked.labels, asked.annotations) == ({}, {}, {})
+    lists = [name for name in OF_CLUSTERS if OPTIONS[name].kind.several == "items"]
+    assert all(spec.value(name) == () for name in lists)
+    assert (asked.as_image_user, asked.keep) == (False, 7 * 86400.0)
 
 
 def test_amounts_are_numbers_once_they_are_read() -> None:
     spec = spec_of(cpus="500m", memory="8Gi", max_per_node="4", keep="2h")
-    assert (spec.cpus, spec.memory, spec.max_per_node, spec.keep) == (0.5, 8 * 2**30, 4, 7200.0)
+    asked = spec[KubernetesOptions]
+    assert (asked.cpus, asked.memory, asked.max_per_node, asked.keep) == (0.5, 8 * 2**30, 4, 7200.0)
 
 
 def test_none_takes_back_what_a_file_has_set(tmp_path: Path) -> None:
     file = "cpus: 2\nmemory: 8Gi\nmax-per-node: 4\n"
     spec = build(tmp_path, file, {**K8S, "cpus": "none", "memory": "none", "max-per-node": "none"})
-    assert (spec.cpus, spec.memory, spec.max_per_node) == (None, None, None)
+    asked = spec[KubernetesOptions]
+    assert (asked.cpus, asked.memory, asked.max_per_node) == (None, None, None)
 
 
 def test_a_spec_for_a_cluster_survives_being_stored_as_json() -> None:
-    spec = spec_of(**{field: FIELDS[field].example for field in CLUSTER_FIELDS})
+    spec = spec_of(**{field: OPTIONS[field].example for field in OF_CLUSTERS})
     assert parse_spec(json.loads(json.dumps(spec.dump()))) == spec
 
 
@@ -173,14 +183,16 @@ def test_what_no_cluster_can_give_is_explained(fields: dict[str, object], senten
 
 
 def test_an_annotation_may_say_anything() -> None:
-    assert spec_of(annotations={"note": "in words: ä, 1 / 2"}).annotations == {"note": "in words: ä, 1 / 2"}
+    assert spec_of(annotations={"note": "in words: ä, 1 / 2"})[KubernetesOptions].annotations == {
+        "note": "in words: ä, 1 / 2"
+    }
 
 
 @pytest.mark.parametrize(
     "topology", ["rack,example.com/zone", ["rack", "example.com/zone"], ["rack, example.com/zone"]]
 )
 def test_topology_may_be_repeated_or_separated_by_commas(topology: object) -> None:
-    assert spec_of(topology=topology).topology == ("rack", "example.com/zone")
+    assert spec_of(topology=topology)[KubernetesOptions].topology == ("rack", "example.com/zone")
 
 
 def test_a_file_may_hold_all_of_it(tmp_path: Path) -> None:
@@ -210,31 +222,34 @@ keep: 1d
 """,
         RUN,
     )
-    assert (spec.pool, spec.context, spec.namespace, spec.image) == ("k8s", "lab", "team-a", "ghcr.io/team/train:1.4")
-    assert (spec.cpus, spec.memory, spec.gpu_resource, spec.max_per_node) == (0.5, 500_000_000, "amd.com/gpu", 4)
-    assert (spec.node_selector, spec.tolerations, spec.env_from_secret) == ({"disk": "ssd"}, ("all",), ("hub",))
-    assert (spec.mounts, spec.priority_class) == (("data:/data", "cache:/cache:ro"), "high")
-    assert (spec.labels, spec.annotations) == ({"team": "vision"}, {"example.com/owner": "007"})
-    assert spec.patches == ("spec.dnsPolicy=None", 'metadata.annotations["a.b/c"]=x')
-    assert (spec.topology, spec.as_image_user, spec.keep) == (("rack", "zone"), True, 86400.0)
+    asked = spec[KubernetesOptions]
+    assert (spec.pool, spec.context, asked.namespace, asked.image) == ("k8s", "lab", "team-a", "ghcr.io/team/train:1.4")
+    assert (asked.cpus, asked.memory, asked.gpu_resource, asked.max_per_node) == (0.5, 500_000_000, "amd.com/gpu", 4)
+    assert (asked.node_selector, asked.tolerations, asked.env_from_secret) == ({"disk": "ssd"}, ("all",), ("hub",))
+    assert (asked.mounts, asked.priority_class) == (("data:/data", "cache:/cache:ro"), "high")
+    assert (asked.labels, asked.annotations) == ({"team": "vision"}, {"example.com/owner": "007"})
+    assert asked.patches == ("spec.dnsPolicy=None", 'metadata.annotations["a.b/c"]=x')
+    assert (asked.topology, asked.as_image_user, asked.keep) == (("rack", "zone"), True, 86400.0)
 
 
 @pytest.mark.parametrize("field", GROUPS)
 def test_names_of_all_layers_come_together_and_flags_win(tmp_path: Path, field: str) -> None:
     file = f"{field}: {{a: file, b: file}}\n"
-    spec = build(tmp_path, file, {**K8S, flag_of(field)[2:]: ["b=flag", "c=flag"]})
-    assert getattr(spec, field) == {"a": "file", "b": "flag", "c": "flag"}
+    spec = build(tmp_path, file, {**K8S, PLACES[field][2:]: ["b=flag", "c=flag"]})
+    assert spec.value(field) == {"a": "file", "b": "flag", "c": "flag"}
 
 
 def test_lists_of_a_later_layer_replace_those_of_an_earlier_one(tmp_path: Path) -> None:
     file = "mounts: [a:/a, b:/b]\nset: spec.a=1\n"
     spec = build(tmp_path, file, {**K8S, "mount": ["c:/c"], "set": ["spec.b=1"]})
-    assert (spec.mounts, spec.patches) == (("c:/c",), ("spec.b=1",))
+    asked = spec[KubernetesOptions]
+    assert (asked.mounts, asked.patches) == (("c:/c",), ("spec.b=1",))
 
 
 def test_from_python_a_field_may_be_called_by_its_own_name(tmp_path: Path) -> None:
     spec = build(tmp_path, "", {**K8S, "mounts": ["c:/c"], "labels": {"a": "b"}, "set": "spec.b=1"})
-    assert (spec.mounts, spec.labels, spec.patches) == (("c:/c",), {"a": "b"}, ("spec.b=1",))
+    asked = spec[KubernetesOptions]
+    assert (asked.mounts, asked.labels, asked.patches) == (("c:/c",), {"a": "b"}, ("spec.b=1",))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +282,8 @@ def test_variables_set_what_has_one_value(tmp_path: Path) -> None:
     spec = build(
         tmp_path, "", RUN, PUMASI_ON="k8s:lab", PUMASI_MEMORY="8Gi", PUMASI_TOPOLOGY="rack,zone", PUMASI_KEEP="1h"
     )
-    assert (spec.context, spec.memory, spec.topology, spec.keep) == ("lab", 8 * 2**30, ("rack", "zone"), 3600.0)
+    asked = spec[KubernetesOptions]
+    assert (spec.context, asked.memory, asked.topology, asked.keep) == ("lab", 8 * 2**30, ("rack", "zone"), 3600.0)
 
 
 @pytest.mark.parametrize(
@@ -290,15 +306,16 @@ def test_a_flag_for_clusters_is_a_mistake_without_one(tmp_path: Path) -> None:
     assert complaint_about(tmp_path, "on: k8s\n", {**RUN, "on": "local", "keep": "1d"}) == told
 
 
-@pytest.mark.parametrize("field", CLUSTER_FIELDS)
+@pytest.mark.parametrize("field", OF_CLUSTERS)
 def test_each_field_for_clusters_has_a_flag_that_is_told_so(tmp_path: Path, field: str) -> None:
-    example = FIELDS[field].example
-    assert complaint_about(tmp_path, "", {**RUN, field: example}).startswith(f"{flag_of(field)}: it is for clusters")
+    example = OPTIONS[field].example
+    assert complaint_about(tmp_path, "", {**RUN, field: example}).startswith(f"{PLACES[field]}: it is for clusters")
 
 
 def test_settings_for_clusters_in_files_and_variables_do_no_harm_on_this_machine(tmp_path: Path) -> None:
     spec = build(tmp_path, "image: x\nmounts: a:/b\n", {**RUN, "on": "local"}, PUMASI_NAMESPACE="team-a")
-    assert (spec.pool, spec.image, spec.namespace) == ("local", "x", "team-a")
+    asked = spec[KubernetesOptions]
+    assert (spec.pool, asked.image, asked.namespace) == ("local", "x", "team-a")
 
 
 def test_on_a_cluster_the_interpreter_is_one_of_the_image(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 AGENT = Path(__file__).with_name("__main__.py")
@@ -26,18 +28,30 @@ def installer_files() -> dict[str, str]:
     return {"installer.py": Path(__file__).with_name("installer.py").read_text(encoding="utf-8")}
 
 
-def step_files() -> dict[str, str]:
-    """For tasks that divide data and average models: our own modules that do it."""
-    package = Path(__file__).parent.parent
-    paths = [
-        package / "errors.py",
-        package / "report.py",
-        package / "steps.py",
-        *package.glob("data/**/*.py"),
-        *package.glob("models/**/*.py"),
-    ]
-    files = {f"steps/pumasi/{path.relative_to(package).as_posix()}": path.read_text(encoding="utf-8") for path in paths}
-    return {"steps/pumasi/__init__.py": "", **files}
+def step_files(modules: Sequence[str]) -> dict[str, str]:
+    """For tasks that a flow does itself: these modules and packages. The packages that they are in are empty there."""
+    texts: dict[str, str] = {}
+    for module in modules:
+        place = Path(*module.split("."))
+        texts |= {f"steps/{parent.as_posix()}/__init__.py": "" for parent in place.parents if parent.name}
+        source = _source(module)
+        paths = source.rglob("*.py") if source.is_dir() else [source]
+        base = source if source.is_dir() else source.with_suffix("")
+        texts |= {_under(place, base, path): path.read_text(encoding="utf-8") for path in paths}
+    return texts
+
+
+def _source(module: str) -> Path:
+    """The file of a module, the folder of a package."""
+    found = find_spec(module)
+    assert found is not None, f"There is no module {module}."
+    path = Path(str(found.origin))
+    return path.parent if found.submodule_search_locations else path
+
+
+def _under(place: Path, base: Path, path: Path) -> str:
+    inside = f"{place.as_posix()}.py" if path.with_suffix("") == base else (place / path.relative_to(base)).as_posix()
+    return f"steps/{inside}"
 
 
 def agent_files() -> dict[str, str]:

@@ -14,7 +14,7 @@ _SECONDS = 3600
 
 
 def fetch_lines(run: str, result: Mapping[str, Any]) -> list[str]:
-    """`result` is what `core.results` says."""
+    """`result` is what `results` says."""
     path, pod, is_model = result["path"], f"{run}-files", result["kind"] == "model"
     what = "The final model" if is_model else "What it has written to PUMASI_CHECKPOINT_DIR"
     to = path.rpartition("/")[2] if is_model else f"{run}-checkpoints"

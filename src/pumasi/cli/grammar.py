@@ -3,6 +3,7 @@ reference and the completion scripts are all made from it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -33,6 +34,8 @@ class Verb(NamedTuple):
     passes_on: bool = False
     completes: tuple[str, ...] = ()
     examples: tuple[tuple[str, str], ...] = ()
+    more: Callable[[], tuple[Option, ...]] = tuple
+    """Options that are known only now and then, since it takes time to find them."""
 
 
 RUNS = ("RUN",)

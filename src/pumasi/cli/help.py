@@ -40,6 +40,7 @@ def full_help() -> str:
 
 
 def verb_help(verb: Verb, columns: int) -> str:
+    verb = verb._replace(options=(*verb.options, *verb.more()))
     usage = [("Usage: " if index == 0 else "       ") + line for index, line in enumerate(verb.usage)]
     lines = [*usage, "", *_wrap(verb.about, columns)]
     for group, options in by_group(verb).items():

@@ -55,6 +55,8 @@ def parse(verb: Verb, words: Sequence[str]) -> Arguments:
 def _take_option(verb: Verb, known: dict[str, Option], words: Sequence[str], position: int, given: Arguments) -> int:
     """Reads the option in the word before `position`; the answer is the position after it and its value."""
     for name, attached in _names(_ours(words, position, known), known):
+        if name not in known:
+            known |= {each: option for option in verb.more() for each in option.names}
         option = known.get(name)
         if option is None:
             raise _unknown_option(verb, name, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pumasi.cli.view.output import say
 from pumasi.errors import ClusterTrouble, NotFound, SpecError, UsageError
+from pumasi.registry import FLOWS
 from pumasi.store import EventRow, RunRecord, Store, default_home
 
 if TYPE_CHECKING:
@@ -89,13 +91,13 @@ def place_in(arguments: Arguments) -> Place | None:
 
 
 def _namespace_in(arguments: Arguments) -> str:
-    from pumasi.core import kubewords
+    from pumasi.pools.kubernetes import notation
 
     name = arguments.last("namespace")
     if name is None:
         return ""
     try:
-        kubewords.namespace(name)
+        notation.namespace(name)
     except SpecError as error:
         raise UsageError(f"--namespace: {error.message}.", f"{error.hint.capitalize()}.") from None
     return name
@@ -108,11 +110,15 @@ def command_of(record: RunRecord) -> str:
 
 def size_of(spec: Mapping[str, Any]) -> int:
     """How many processes the run will have at least, as far as its spec tells."""
-    if spec.get("strategy", "together") != "together":
-        return int(spec.get("slots", 1)) + 1
+    with contextlib.suppress(UsageError):  # Of a flow that was installed once.
+        if size := FLOWS.get(str(spec.get("strategy", "together"))).size(spec):
+            return int(size)
+    from pumasi.catalogue import recorded_spec
+    from pumasi.core.frameworks import extra_roles
+
     nodes = spec.get("nodes")
     trainers = (len(nodes) if nodes else 1) if spec.get("per_node") else spec.get("slots", 1)
-    return int(trainers + spec.get("ps", 0) + bool(spec.get("evaluator")))
+    return int(trainers) + len(extra_roles(recorded_spec(spec)))
 
 
 def times_of(record: RunRecord, events: Iterable[EventRow]) -> tuple[float, float]:

@@ -15,8 +15,8 @@ from pumasi.cli.verbs.nodes import cluster
 from pumasi.cli.verbs.serve import MOST, Telling, number
 from pumasi.cli.view.output import columns, say, show, show_json
 from pumasi.cli.view.text import age, table
-from pumasi.core import kubewords
 from pumasi.errors import SpecError, UsageError
+from pumasi.pools.kubernetes import notation
 from pumasi.pools.kubernetes.manifests import PYTHON
 from pumasi.pools.kubernetes.serving.deploying import Address, Asked, Cluster, deploy, objects_of, on_volume, remove
 from pumasi.pools.kubernetes.serving.objects import EXPOSURES, Wish
@@ -44,7 +44,7 @@ def main(arguments: Arguments, telling: Telling) -> int:
     return asyncio.run(_deploy(arguments, wish, asked, volume, telling))
 
 
-async def _deploy(arguments: Arguments, wish: Wish, asked: Asked, volume: kubewords.Wanted, telling: Telling) -> int:
+async def _deploy(arguments: Arguments, wish: Wish, asked: Asked, volume: notation.Wanted, telling: Telling) -> int:
     async with cluster(arguments.last("on") or "") as api:
         place = Cluster(api, _namespace(arguments) or api.connection.namespace, telling.say)
         found = await deploy(place, wish, asked, volume)
@@ -116,7 +116,7 @@ def _forward(place: Cluster, name: str) -> str:
     return f"{place.kubectl} port-forward service/{name} 8000:80"
 
 
-def _show(wish: Wish, asked: Asked, volume: kubewords.Wanted) -> int:
+def _show(wish: Wish, asked: Asked, volume: notation.Wanted) -> int:
     """As for a volume of which one node at a time can have the use: what it can do is known only in the cluster."""
     from pumasi.kube.documents import abridged, to_yaml
 
@@ -144,7 +144,7 @@ def _name(arguments: Arguments) -> str:
 
 
 def _wish(arguments: Arguments, name: str) -> Wish:
-    image = _read(arguments, "image", kubewords.image)
+    image = _read(arguments, "image", notation.image)
     if image is None:
         raise UsageError("--on k8s needs an image to serve with.", "Add --image: one with numpy and the framework.")
     expose = arguments.last("expose") or EXPOSURES[0]
@@ -158,7 +158,7 @@ def _wish(arguments: Arguments, name: str) -> Wish:
         rate=number(arguments, "rate", 0, MOST),
         has_token=not arguments.has("no-token"),
         node_selector=dict(_pair(text) for text in arguments.all("node-selector")),
-        tolerations=[_checked("toleration", kubewords.toleration, text) for text in arguments.all("toleration")],
+        tolerations=[_checked("toleration", notation.toleration, text) for text in arguments.all("toleration")],
     )
 
 
@@ -166,7 +166,7 @@ def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"--node-selector takes KEY=VALUE; '{text}' is none.")
-    return _checked("node-selector", kubewords.qualified, key), _checked("node-selector", kubewords.label_value, value)
+    return _checked("node-selector", notation.qualified, key), _checked("node-selector", notation.label_value, value)
 
 
 def _asked(arguments: Arguments) -> Asked:
@@ -177,12 +177,12 @@ def _asked(arguments: Arguments) -> Asked:
     return asked
 
 
-def _volume(arguments: Arguments, name: str) -> kubewords.Wanted:
-    return _read(arguments, "volume", kubewords.volume) or kubewords.volume(name)
+def _volume(arguments: Arguments, name: str) -> notation.Wanted:
+    return _read(arguments, "volume", notation.volume) or notation.volume(name)
 
 
 def _namespace(arguments: Arguments) -> str | None:
-    return _read(arguments, "namespace", kubewords.namespace)
+    return _read(arguments, "namespace", notation.namespace)
 
 
 def _read(arguments: Arguments, key: str, read: Callable[[str], T]) -> T | None:

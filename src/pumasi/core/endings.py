@@ -7,17 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pumasi.core import frameworks
-from pumasi.core.kubewords import quantity
 from pumasi.core.outcome import Outcome, Verdict
 
 
 class Setting(NamedTuple):
     """What good advice depends on: the image that the program runs in, if any; how much memory a slot may use, where
-    there is a limit (bytes); and whether checkpoints outlive what wrote them."""
+    there is a limit, and twice that, both as users write it; whether checkpoints outlive what wrote them; and the
+    framework of the run."""
 
     image: str = ""
-    memory: int | None = None
+    memory: tuple[str, str] | None = None
     keeps_checkpoints: bool = True
+    framework: str = ""
 
 
 HERE = Setting()
@@ -66,7 +67,7 @@ class Ending(NamedTuple):
 def outcome_of(facts: Mapping[str, Any], nodes: Sequence[str], size: int, setting: Setting = HERE) -> Outcome:
     """`facts` are the agent's own words about the end, `nodes` the gang's nodes by name, `size` the number of ranks."""
     node = nodes[facts["node"]] if facts.get("node") is not None else None
-    tail = frameworks.without_noise(facts.get("tail") or ())
+    tail = frameworks.without_noise(facts.get("tail") or (), setting.framework)
     ending = _ending(facts, _who(facts, node, size), tail, setting)
     return Outcome(
         ending.verdict,
@@ -169,7 +170,7 @@ def _about_restarts(setting: Setting) -> str:
 
 def _about_memory(setting: Setting) -> str:
     if setting.memory is not None:
-        may, more = quantity(setting.memory), quantity(2 * setting.memory)
+        may, more = setting.memory
         return f"Each slot may use {may}: raise it, as in --memory {more}, or try a smaller batch."
     if setting.image:
         return "Its node was full: --memory reserves what each slot needs; or try a smaller batch."
@@ -196,7 +197,7 @@ _CLUES: tuple[tuple[str, str | Callable[..., str]], ...] = (
 
 
 def _clue(tail: Sequence[str], setting: Setting) -> str:
-    known = frameworks.hint(tail)
+    known = frameworks.hint(tail, setting.framework)
     if known:
         return known
     for line in reversed(tail):

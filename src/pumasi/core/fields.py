@@ -43,10 +43,12 @@ class Wrong(Exception):
 
 
 class Kind(NamedTuple):
-    """`read` takes what was written and answers with the value, or raises Wrong. `schema` is for editors."""
+    """`read` takes what was written and answers with the value, or raises Wrong. `schema` is for editors. `several` is
+    "items" or "names" where it is a list, or names and values, of which a user may give one at a time."""
 
     read: Callable[[Any], Any]
     schema: Mapping[str, object]
+    several: str = ""
 
 
 def _wrong(value: object, wrong: str, right: str) -> Wrong:
@@ -88,11 +90,9 @@ def switch() -> Kind:
     return Kind(read, {"type": "boolean"})
 
 
-def choice(*options: str, synonyms: Mapping[str, str] = {}, also: Callable[[str], bool] = lambda _: False) -> Kind:
-    """`also` knows of more that is right than can be listed."""
-
+def choice(*options: str, synonyms: Mapping[str, str] = {}) -> Kind:
     def read(value: object) -> str:
-        if isinstance(value, str) and (value in options or also(value)):
+        if isinstance(value, str) and value in options:
             return value
         meant = synonyms.get(str(value).lower()) or closest(str(value), options)
         listed = f"{', '.join(options[:-1])} or {options[-1]}"
@@ -100,6 +100,19 @@ def choice(*options: str, synonyms: Mapping[str, str] = {}, also: Callable[[str]
         raise Wrong(Mistake(f"{show(value)} is not known", right, None))
 
     return Kind(read, {"type": "string", "enum": list(options)})
+
+
+def open_choice(
+    is_known: Callable[[str], bool], options: Callable[[], Sequence[str]], synonyms: Callable[[], Mapping[str, str]]
+) -> Kind:
+    """Of what can be added to: only a word that is not known is worth a look at all that there are."""
+
+    def read(value: object) -> str:
+        if isinstance(value, str) and is_known(value):
+            return value
+        return str(choice(*options(), synonyms=synonyms()).read(value))
+
+    return Kind(read, {"type": "string"})
 
 
 def text(*checks: Callable[[str], object]) -> Kind:
@@ -199,7 +212,7 @@ def many(kind: Kind, spread: Callable[[object], object] | None = None) -> Kind:
             raise _wrong(value, "is not a list", "give a list")
         return tuple(_all([(str(number), kind, item) for number, item in enumerate(value)]))
 
-    return Kind(read, {"type": ["array", "string"], "items": kind.schema})
+    return Kind(read, {"type": ["array", "string"], "items": kind.schema}, "items")
 
 
 def group(key: Kind, value: Kind) -> Kind:
@@ -210,7 +223,8 @@ def group(key: Kind, value: Kind) -> Kind:
         found = _all(parts)
         return dict(zip(found[::2], found[1::2], strict=True))
 
-    return Kind(read, {"type": ["object", "array"], "additionalProperties": _PLAIN, "items": {"type": "string"}})
+    schema = {"type": ["object", "array"], "additionalProperties": _PLAIN, "items": {"type": "string"}}
+    return Kind(read, schema, "names")
 
 
 def _all(parts: Sequence[tuple[str, Kind, object]]) -> list[Any]:

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pumasi.core.flows import MAIN, Work
-from pumasi.core.frameworks import Gang, agent_parts, chief_ports, decides, environment, hostfile, settle_see_gpus
+from pumasi.core.flows import MAIN, Task
+from pumasi.core.frameworks import (
+    Gang,
+    agent_parts,
+    chief_ports,
+    decides,
+    environment,
+    extra_roles,
+    hostfile,
+    settle_see_gpus,
+)
 from pumasi.core.placeholders import fill
 from pumasi.core.ranks import Rank, RankTable, rank_table
 
@@ -21,7 +30,7 @@ AGENT_VERSION = 1
 class Program(NamedTuple):
     """What every rank runs, as found on this machine. `mpirun` is set when MPI has to start the ranks;
     `launcher` when the program is itself one that starts ranks elsewhere, and so runs on the chief's node only. `parts`
-    are the commands of tasks that run something else; `makes` is what a task has to make, see `flows.Work`; `setup` is
+    are the commands of tasks that run something else; `makes` is what a task has to make, see `flows.Task`; `setup` is
     what each node does before the ranks start, see `agent/installer.py`."""
 
     command: tuple[str, ...]
@@ -37,10 +46,10 @@ class Program(NamedTuple):
     setup: Mapping[str, Any] = {}
 
 
-def program_of(program: Program, work: Work) -> Program:
+def program_of(program: Program, task: Task) -> Program:
     """What the ranks of one of several tasks run."""
-    command = program.parts.get(work.program, program.command)
-    return program._replace(command=(*fill(command, work.values), *work.arguments), makes=work.makes)
+    command = program.parts.get(task.program, program.command)
+    return program._replace(command=(*fill(command, task.values), *task.arguments), makes=task.makes)
 
 
 def packages_of(program: Program) -> str:
@@ -78,15 +87,15 @@ class Attempt(NamedTuple):
 
 def gang_of(spec: Spec, program: Program, attempt: Attempt) -> Gang:
     share = dict.fromkeys(attempt.placement, 1) if spec.per_node else attempt.placement
-    table = rank_table(share, ps=spec.ps, evaluator=spec.evaluator)
-    sight = settle_see_gpus(program.framework, spec.see_gpus, per_node=spec.per_node, slot_as_node=spec.slot_as_node)
+    table = rank_table(share, extra_roles(spec))
+    sight = settle_see_gpus(spec, program.framework)
     return Gang(
         run=attempt.run,
         attempt=attempt.number,
         restarts=spec.restarts,
         table=table,
         per_node=spec.per_node,
-        slot_as_node=spec.slot_as_node,
+        sections=spec.sections,
         gpus=_gpus(spec, attempt, table),
         see_gpus=sight,
         slots_per_node=tuple(attempt.placement[name] for name in table.nodes),
@@ -116,7 +125,9 @@ def _shared(spec: Spec, program: Program, attempt: Attempt, gang: Gang) -> dict[
         "names": list(table.nodes),
         "first": attempt.first,
         "total": 1 if program.launcher else len(table.ranks),
-        "deciders": [0] if program.launcher else [rank.rank for rank in table.ranks if decides(gang, rank)],
+        "deciders": [0]
+        if program.launcher
+        else [rank.rank for rank in table.ranks if decides(gang, rank, program.framework)],
         "hub": [attempt.addresses[0], 0],
         "secret": attempt.secret,
         "chief_ports": list(chief_ports(gang, program.framework)),

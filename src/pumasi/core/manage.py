@@ -5,7 +5,10 @@
        └─────────┴──── no room: ask again · restart ──────────┘
 
 Restarts, timeouts and stops are races between what the user wants and what the pool tells. They are decided here, where
-they can be tested by the thousand without a process, a clock or a wait. Three rules hold it together:
+they can be tested by the thousand without a process, a clock or a wait. The flow is asked, never called: `Pull` asks it
+for one more task, as long as few enough wait for room, and `Over` tells it that one has ended for good; `Offered` and
+`Heard` are its answers. The state has the tasks that are on their way and no others: what a step costs does not depend
+on how many have ended. These rules hold it together:
 
 - An event counts only while it is waited for. Late, repeated, reordered or foreign ones change nothing.
 - Whatever decided first that an attempt ends is its cause, and the outcome tells it. Only a gang that says it was done
@@ -16,12 +19,12 @@ they can be tested by the thousand without a process, a clock or a wait. Three r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pumasi.core.flows import Flow
+from pumasi.core.flows.base import AGAIN, Task
 from pumasi.core.outcome import Outcome, Verdict
 
 CONFIRM = 10.0
@@ -35,6 +38,8 @@ LONGEST_WAIT = 10.0
 """Seconds before a run that waits for room looks again, if the pool does not say earlier that something has changed."""
 TELL_AGAIN, TELL_SELDOM = 5.0, 60.0
 """Seconds between two sentences about who holds what a run waits for: at first, and when it has waited for long."""
+MOST_WAITING = 16
+"""Tasks of a run that wait for room, or for others, at the same time: so many are known before they can start."""
 STOPPED = Outcome(Verdict.STOPPED, "Stopped on request.")
 
 
@@ -47,6 +52,7 @@ class Policy(NamedTuple):
     grace: float = 15.0
     wait: bool = True
     confirm: float = CONFIRM
+    most_waiting: int = MOST_WAITING
 
 
 @dataclass(frozen=True)
@@ -79,9 +85,30 @@ class StopAsked(Event):
 
 
 @dataclass(frozen=True)
+class Offered(Event):
+    """The flow's answer to `Pull`: one more task, or nothing for now."""
+
+    task: Task | None
+
+
+@dataclass(frozen=True)
 class TaskEvent(Event):
     task: str
     attempt: int
+
+
+@dataclass(frozen=True)
+class Heard(TaskEvent):
+    """The flow's answer to `Over`: the run's outcome, once it has one."""
+
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class EndAsked(TaskEvent):
+    """The flow wants a task to end early: it counts as stopped."""
+
+    why: str
 
 
 @dataclass(frozen=True)
@@ -174,6 +201,18 @@ class Restarting(TaskAction):
 
 
 @dataclass(frozen=True)
+class Over(TaskAction):
+    """The task has ended for good: tell the flow. `Heard` is the answer."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Pull:
+    """There is room for one more task: ask the flow. `Offered` is the answer."""
+
+
+@dataclass(frozen=True)
 class Wake:
     at: float  # when to send a `Tick`. The newest replaces the others; an early tick does no harm
 
@@ -183,7 +222,7 @@ class Finish:
     outcome: Outcome
 
 
-Action = Place | Launch | End | Kill | Abandon | Waiting | Restarting | Wake | Finish
+Action = Place | Launch | End | Kill | Abandon | Waiting | Restarting | Over | Pull | Wake | Finish
 Actions = tuple[Action, ...]
 
 
@@ -199,7 +238,8 @@ class Phase(str, Enum):
 
 _UNLAUNCHED = frozenset((Phase.QUEUED, Phase.PLACING))
 _UP = frozenset((Phase.LAUNCHING, Phase.RUNNING))
-_RESTARTABLE = frozenset((Verdict.FAILED, Verdict.LOST))
+_RESTARTABLE = AGAIN
+_UNKNOWN = Outcome(Verdict.LOST, "Nobody knows how it ended.")
 # Of a run with several tasks, the first of these that one of them is in names the whole.
 _WORDS = {Phase.RUNNING: "running", Phase.LAUNCHING: "starting", Phase.ENDING: "ending", Phase.KILLING: "ending"}
 
@@ -208,7 +248,8 @@ _WORDS = {Phase.RUNNING: "running", Phase.LAUNCHING: "starting", Phase.ENDING: "
 class TaskState:
     """`due` is when this phase is over at the latest; `cause` is why the attempt is being ended. `for_room`: it is
     queued because there was no room, and looks again when that changes; `outdated`: it has changed since it began to
-    look."""
+    look. `needs` are tasks that it waits for; `most_restarts` and `tries_again` say how often and after what it may
+    start again."""
 
     name: str
     attempt: int = 0
@@ -226,6 +267,9 @@ class TaskState:
     cause: Outcome | None = None
     outcome: Outcome | None = None
     abandoned: bool = False
+    needs: frozenset[str] = frozenset()
+    most_restarts: int = 0
+    tries_again: frozenset[Verdict] = AGAIN
 
     def ended(self, outcome: Outcome | None) -> TaskState:
         return replace(self, phase=Phase.ENDED, due=None, outcome=outcome)
@@ -233,15 +277,22 @@ class TaskState:
 
 @dataclass(frozen=True)
 class RunState:
-    """`closing` is how the run ends because it was stopped or ran out of time; `outcome` is there once it is over."""
+    """`tasks` are those that have not ended. `closing` is how the run ends because it was stopped or ran out of time;
+    `decided` is how it ends because its flow says so; `outcome` is there once it is over. `untold` are tasks of whose
+    end the flow has not heard yet; `asked`: it has a `Pull` to answer; `idle`: it had nothing, and nothing has ended
+    since. `abandoned` are attempts whose end nobody has confirmed."""
 
-    flow: Flow
     policy: Policy
     tasks: Mapping[str, TaskState]
     begun: float | None = None
     closing: Outcome | None = None
+    decided: Outcome | None = None
     stop_asked: bool = False
     forced: bool = False
+    asked: bool = False
+    idle: bool = False
+    untold: frozenset[str] = frozenset()
+    abandoned: tuple[str, ...] = ()
     wake: float | None = None
     outcome: Outcome | None = None
 
@@ -249,8 +300,10 @@ class RunState:
     def summary(self) -> str:
         if self.outcome is not None:
             return self.outcome.verdict.value
+        if self.closing:
+            return "ending"
         phases = {task.phase for task in self.tasks.values()}
-        return "ending" if self.closing else next((_WORDS[phase] for phase in _WORDS if phase in phases), "queued")
+        return next((_WORDS[phase] for phase in _WORDS if phase in phases), "queued")
 
     @property
     def time_limit(self) -> float | None:
@@ -258,18 +311,21 @@ class RunState:
             return None
         return self.begun + self.policy.timeout
 
-    @property
-    def ended(self) -> dict[str, Outcome]:
-        return {name: task.outcome for name, task in self.tasks.items() if task.outcome is not None}
-
 
 Step = tuple[RunState, Actions]
 TaskStep = tuple[TaskState, Actions]
 
 
-def begin(flow: Flow, policy: Policy, found: Iterable[TaskState] = ()) -> RunState:
-    """`found` are the tasks that a new manager finds and adopts, in the phase that they are in."""
-    return RunState(flow, policy, {task.name: task for task in found})
+def begin(policy: Policy, found: Iterable[TaskState] = (), decided: Outcome | None = None) -> RunState:
+    """`found` are the tasks that a new manager finds and adopts, in the phase that they are in; `decided` is the flow's
+    outcome, where it had one already."""
+    return RunState(policy, {task.name: task for task in found}, decided=decided)
+
+
+def task_state(task: Task, attempt: int = 0, phase: Phase = Phase.QUEUED, **known: Any) -> TaskState:
+    """Of one that the flow has given."""
+    again = {"most_restarts": task.restarts, "tries_again": task.tries_again}
+    return TaskState(task.name, attempt, phase, **{**again, **known})
 
 
 def step(state: RunState, event: Event) -> Step:
@@ -282,9 +338,10 @@ def step(state: RunState, event: Event) -> Step:
         state = replace(state, wake=None)
     state, heard = _hear(_close(state, event), event)
     state, ordered = _advance(state, event.at)
-    state, started = _follow_flow(state, event.at)
+    state, over = _dismiss(state, event.at)
+    state, asked = _ask_flow(state)
     state, last = _finish_or_wait(state)
-    return state, heard + ordered + started + last
+    return state, heard + ordered + over + asked + last
 
 
 def _close(state: RunState, event: Event) -> RunState:
@@ -302,13 +359,37 @@ def _close(state: RunState, event: Event) -> RunState:
 
 
 def _hear(state: RunState, event: Event) -> Step:
-    if isinstance(event, RoomChanged):
-        return replace(state, tasks={name: _look_again(task, event.at) for name, task in state.tasks.items()}), ()
+    match event:
+        case RoomChanged():
+            looking = {name: _look_again(task, event.at) for name, task in state.tasks.items()}
+            return replace(state, tasks=looking), ()
+        case Offered():
+            return _take(state, event), ()
+        case Heard() if event.task in state.untold:
+            decided = state.decided or event.outcome
+            return replace(state, untold=state.untold - {event.task}, decided=decided), ()
     task = state.tasks.get(event.task) if isinstance(event, TaskEvent) else None
     if task is None or not isinstance(event, TaskEvent) or event.attempt != task.attempt:
         return state, ()
-    task, actions = _hear_of(state, task, event)
-    return replace(state, tasks={**state.tasks, task.name: task}), actions
+    after, actions = _hear_of(state, task, event)
+    return (state if after is task else _with(state, after)), actions
+
+
+def _with(state: RunState, *tasks: TaskState) -> RunState:
+    return replace(state, tasks={**state.tasks, **{task.name: task for task in tasks}})
+
+
+def _take(state: RunState, event: Offered) -> RunState:
+    """A task that nobody asked for is not taken."""
+    if not state.asked:
+        return state
+    task = event.task
+    is_new = task is not None and task.name not in state.tasks
+    state = replace(state, asked=False, idle=not is_new)
+    if task is None or not is_new or state.closing is not None or state.decided is not None:
+        return state
+    needs = frozenset(task.needs) & (set(state.tasks) | state.untold)
+    return _with(state, task_state(task, due=None if needs else event.at, needs=needs))
 
 
 def _look_again(task: TaskState, at: float) -> TaskState:
@@ -336,8 +417,12 @@ def _hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
             return replace(
                 task, phase=Phase.ENDING, due=event.at + state.policy.grace + state.policy.confirm, cause=cause
             ), ()
-        case Ended() if task.phase not in _UNLAUNCHED | {Phase.ENDED}:
+        case Ended() if task.phase not in _UNLAUNCHED:
             return _restart_or_end(state, task, _outcome_of(task, event), event.at, event.spends_restart)
+        case EndAsked() if task.phase in _UP:
+            return _end(state.policy, task, Outcome(Verdict.STOPPED, event.why), event.at)
+        case EndAsked() if task.phase in _UNLAUNCHED:
+            return task.ended(Outcome(Verdict.STOPPED, event.why)), ()
     return task, ()
 
 
@@ -377,32 +462,46 @@ def _pause(times: int, longest: float) -> float:
 
 def _outcome_of(task: TaskState, event: Ended) -> Outcome:
     """The cause, unless the gang was done first, or tells of the same failure once more, with all that it knows now.
-    Of a stop the cause knows more: who asked for it."""
+    Of a stop the cause knows more: who asked for it; and the gang, what it had measured by then."""
     told, cause = event.outcome, task.cause
     if cause is None or told.verdict is Verdict.DONE:
         return told
     if cause.verdict is Verdict.STOPPED:
-        return cause
+        return replace(cause, metrics=told.metrics)
     same = told.reason and (told.verdict, told.rank, told.node) == (cause.verdict, cause.rank, cause.node)
     return told if same else cause
 
 
 def _restart_or_end(state: RunState, task: TaskState, outcome: Outcome, at: float, spends: bool) -> TaskStep:
-    left = task.restarts < state.policy.restarts if spends else task.free_restarts < FREE_RESTARTS
-    if outcome.verdict not in _RESTARTABLE or not left or not state.flow.tries_again(task.name, outcome):
+    most = max(state.policy.restarts, task.most_restarts)
+    left = task.restarts < most if spends else task.free_restarts < FREE_RESTARTS
+    if outcome.verdict not in task.tries_again & _RESTARTABLE or not left:
         return task.ended(outcome), ()
     if state.closing is not None:
         return task.ended(state.closing), ()
     due = at if spends else at + _pause(task.free_restarts, LONGEST_PAUSE)
     spent, free = task.restarts + spends, task.free_restarts + (not spends)
-    fresh = TaskState(task.name, task.attempt + 1, due=due, restarts=spent, free_restarts=free)
+    fresh = TaskState(
+        task.name,
+        task.attempt + 1,
+        due=due,
+        restarts=spent,
+        free_restarts=free,
+        most_restarts=task.most_restarts,
+        tries_again=task.tries_again,
+    )
     return fresh, (Restarting(fresh.name, fresh.attempt, outcome.reason, spent),)
 
 
 def _advance(state: RunState, at: float) -> Step:
-    moved = [_advance_task(state, task, at) for task in state.tasks.values()]
-    tasks = {task.name: task for task, _ in moved}
-    return replace(state, tasks=tasks), tuple(action for _, actions in moved for action in actions)
+    moved = [
+        _advance_task(state, task, at)
+        for task in state.tasks.values()
+        if task.phase is not Phase.ENDED and (state.closing is not None or (task.due is not None and at >= task.due))
+    ]
+    if not moved:
+        return state, ()
+    return _with(state, *(task for task, _ in moved)), tuple(action for _, actions in moved for action in actions)
 
 
 def _advance_task(state: RunState, task: TaskState, at: float) -> TaskStep:
@@ -449,32 +548,58 @@ def _kill(policy: Policy, task: TaskState, cause: Outcome, why: str, at: float) 
     return killing, (Kill(task.name, task.attempt, why),)
 
 
-def _follow_flow(state: RunState, at: float) -> Step:
-    if state.begun is None or state.closing is not None or state.flow.outcome(state.ended) is not None:
+def _dismiss(state: RunState, at: float) -> Step:
+    """Tasks that have ended leave; what needed them alone may start."""
+    over = [task for task in state.tasks.values() if task.phase is Phase.ENDED]
+    if not over:
         return state, ()
-    names = [name for name in dict.fromkeys(state.flow.next(state.ended)) if name not in state.tasks]
-    asked = [_ask_for_room(state.policy, TaskState(name), at) for name in names]
-    tasks = {**state.tasks, **{task.name: task for task, _ in asked}}
-    return replace(state, tasks=tasks), tuple(action for _, actions in asked for action in actions)
+    names = {task.name for task in over}
+    left = {name: _without(task, names, at) for name, task in state.tasks.items() if name not in names}
+    doubtful = tuple(f"attempt {task.attempt} of {task.name}" for task in over if task.abandoned)
+    told = tuple(Over(task.name, task.attempt, task.outcome or _UNKNOWN) for task in over)
+    state = replace(state, tasks=left, untold=state.untold | names, abandoned=state.abandoned + doubtful, idle=False)
+    state, ordered = _advance(state, at)
+    return state, told + ordered
+
+
+def _without(task: TaskState, ended: Collection[str], at: float) -> TaskState:
+    if task.needs.isdisjoint(ended):
+        return task
+    needs = task.needs.difference(ended)
+    return replace(task, needs=needs, due=None if needs else at)
+
+
+def _ask_flow(state: RunState) -> Step:
+    """One task at a time: the flow may say otherwise when it has heard of an end."""
+    closed = state.begun is None or state.closing is not None or state.decided is not None
+    if closed or state.asked or state.idle or state.untold:
+        return state, ()
+    waiting = sum(task.phase in _UNLAUNCHED for task in state.tasks.values())
+    if waiting >= state.policy.most_waiting:
+        return state, ()
+    return replace(state, asked=True), (Pull(),)
 
 
 def _finish_or_wait(state: RunState) -> Step:
     begun = state.begun is not None or state.closing is not None
-    if begun and all(task.phase is Phase.ENDED for task in state.tasks.values()):
+    closed = state.closing is not None or state.decided is not None or state.idle
+    if begun and closed and not state.tasks and not state.untold:
         outcome = _final_outcome(state)
         return replace(state, outcome=outcome, wake=None), (Finish(outcome),)
     limits = [state.time_limit, *(task.due for task in state.tasks.values())]
     wake = min((limit for limit in limits if limit is not None), default=None)
-    return replace(state, wake=wake), () if wake is None or wake == state.wake else (Wake(wake),)
+    if wake == state.wake:
+        return state, ()
+    return replace(state, wake=wake), () if wake is None else (Wake(wake),)
 
 
 def _final_outcome(state: RunState) -> Outcome:
     """A stop that the pool could not confirm is still a stop: "lost" would invite to start the run again, beside what
     may still be going. So the verdict says why the run ended, and the reason says what nobody knows."""
     stuck = Outcome(Verdict.FAILED, "The flow has no task left to start, and no outcome either.")
-    outcome = state.flow.outcome(state.ended) or state.closing or stuck
-    doubtful = [f"attempt {task.attempt} of {task.name}" for task in state.tasks.values() if task.abandoned]
-    if not doubtful:
+    outcome = state.decided or state.closing or stuck
+    if not state.abandoned:
         return outcome
-    reason = f"{outcome.reason} Nobody confirmed the end of {' and '.join(doubtful)}: it may still run.".lstrip()
+    doubtful = " and ".join(state.abandoned)
+    reason = f"{outcome.reason} Nobody confirmed the end of {doubtful}: it may still run.".lstrip()
     return replace(outcome, reason=reason, hint=outcome.hint or "Look for what is left before you start it again.")

@@ -23,6 +23,13 @@ class FrameParser:
             closed = self._open.follow(frame) if self._begun or frame.kind in _PIECES else (frame,)
             yield from self._read(closed)
 
+    def forget(self, rank: int) -> None:
+        """It has ended; another of that number begins anew."""
+        self._lines.forget(rank)
+        self._open.close([rank])
+        for stderr in (False, True):
+            self._begun.pop((rank, stderr), None)
+
     def _read(self, frames: Iterable[Frame]) -> Iterator[tuple[int, Reading]]:
         feed = self._lines.feed
         for frame in frames:

@@ -175,6 +175,9 @@ class MetricParser:
         found = _find(text)
         return self._place(rank, found) if found else None
 
+    def forget(self, rank: int) -> None:
+        self._places.pop(rank, None)
+
     def _place(self, rank: int, found: _Found) -> Reading | None:
         epoch, step = self._places.get(rank, (None, None))
         if found.epoch is not None and found.epoch != epoch:

@@ -11,22 +11,20 @@ from pumasi.errors import SpecError
 _PLACEHOLDER = re.compile(r"\{\{\s*([A-Z][A-Z_]*)\s*\}\}|\{([a-z][a-z_]*)\}")
 OTHER_NAMES = {"INCREMENTAL_NUMBER": "index", "EPOCH": "epoch", "BATCH": "batch", "WORKER_NUMBER": "slots"}
 """How others have written them: {{INCREMENTAL_NUMBER}}."""
-VARIABLES = {"EPOCH": "epoch", "BATCH": "batch"}
-"""Of the environment, and the placeholders that stand for their values."""
 
 
 def names_in(words: Sequence[str]) -> set[str]:
     return {_name(match) for word in words for match in _PLACEHOLDER.finditer(word)}
 
 
-def check(words: Sequence[str], known: Collection[str]) -> None:
-    """SpecError for one that stands for nothing."""
+def check(words: Sequence[str], known: Collection[str], hints: Mapping[str, str] = {}) -> None:
+    """SpecError for one that stands for nothing; `hints` say what to do about one that could stand for something."""
     for match in (match for word in words for match in _PLACEHOLDER.finditer(word) if _name(match) not in known):
         name = _name(match)
         near = closest(name, sorted(known))
         hint = f"There are {', '.join(f'{{{each}}}' for each in sorted(known))}."
-        if name in VARIABLES.values():
-            hint = f"Give it a value: --env {name.upper()}=3"
+        if name in hints:
+            hint = hints[name]
         elif near:
             hint = f"Did you mean {{{near}}}?"
         raise SpecError(f"{match[0]} in the command stands for nothing.", hint)

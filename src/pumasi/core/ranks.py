@@ -1,7 +1,7 @@
 """Placement to rank table: who is rank 3, on which node, in which role, and who is chief.
 
-Trainers come first (rank 0 is the chief), then parameter servers, then the evaluator. The chief sits on the node with
-the smallest share, so that the node that also coordinates has the least other work.
+Trainers come first (rank 0 is the chief), then those that serve them in roles of their own. The chief sits on the node
+with the smallest share, so that the node that also coordinates has the least other work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class RankTable:
-    """`nodes[0]` is the chief's. `trainers` counts chief and workers, without parameter servers and evaluator."""
+    """`nodes[0]` is the chief's. `trainers` counts chief and workers, without those in other roles."""
 
     nodes: tuple[str, ...]
     ranks: tuple[Rank, ...]
@@ -43,13 +43,13 @@ class RankTable:
         return tuple(sum(r.node == n for r in self.ranks[: self.trainers]) for n in range(len(self.nodes)))
 
 
-def rank_table(placement: Mapping[str, int], *, ps: int = 0, evaluator: bool = False) -> RankTable:
-    """Ranks for `placement` (trainers a node); parameter servers and the evaluator are dealt out node by node."""
+def rank_table(placement: Mapping[str, int], extra_roles: Sequence[str] = ()) -> RankTable:
+    """Ranks for `placement` (trainers a node), and one for each of `extra_roles`, dealt out node by node."""
     nodes = chief_first(placement)
     trainers = sum(placement.values())
     seats = [node for node, name in enumerate(nodes) for _ in range(placement[name])]
-    seats += [extra % len(nodes) for extra in range(ps + evaluator)]
-    return RankTable(tuple(nodes), tuple(_ranks(seats, _roles(trainers, ps, evaluator))), trainers)
+    seats += [extra % len(nodes) for extra in range(len(extra_roles))]
+    return RankTable(tuple(nodes), tuple(_ranks(seats, _roles(trainers, extra_roles))), trainers)
 
 
 def chief_first(placement: Mapping[str, int]) -> list[str]:
@@ -58,13 +58,13 @@ def chief_first(placement: Mapping[str, int]) -> list[str]:
     return [chief, *(name for name in used if name != chief)]
 
 
-def _roles(trainers: int, ps: int, evaluator: bool) -> list[tuple[str, int]]:
-    """With parameter servers or an evaluator the first trainer is a `chief` of its own; otherwise all are workers."""
-    if ps or evaluator:
+def _roles(trainers: int, extra: Sequence[str]) -> list[tuple[str, int]]:
+    """Where there are extra roles the first trainer is a `chief` of its own; otherwise all are workers."""
+    if extra:
         first = [("chief", 0), *(("worker", i) for i in range(trainers - 1))]
     else:
         first = [("worker", i) for i in range(trainers)]
-    return first + [("ps", i) for i in range(ps)] + [("evaluator", 0)] * evaluator
+    return first + [(role, extra[:index].count(role)) for index, role in enumerate(extra)]
 
 
 def _ranks(seats: Sequence[int], roles: Sequence[tuple[str, int]]) -> list[Rank]:

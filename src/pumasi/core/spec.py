@@ -6,29 +6,25 @@ Flags, environment variables and files all end here, so each sentence names the 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
-from pumasi.core import kubewords
 from pumasi.core.command import target_of
 from pumasi.core.fields import (
     ITS_OWN,
-    Kind,
     Mistake,
     Wrong,
-    amount,
     choice,
     closest,
-    distinct,
     group,
     limit,
     many,
+    open_choice,
     optional,
     printable,
     read,
@@ -39,70 +35,39 @@ from pumasi.core.fields import (
     whole,
     words,
 )
-from pumasi.core.patching import parse_patch
+from pumasi.core.options import (
+    LIFE,
+    OUTPUT,
+    PROCESSES,
+    Contradiction,
+    Declared,
+    Options,
+    Owned,
+    PoolOptions,
+    declared,
+    option,
+)
 from pumasi.errors import SpecError
+from pumasi.registry import FLOWS, FRAMEWORKS, POOLS
 
 MOST_SLOTS = 4096
 LONGEST_NAME = 40
-SHORTHANDS = {
-    "gpus": {"type": "integer", "minimum": 0, "maximum": MOST_SLOTS, "description": "So many slots, each with a GPU."},
-    "env_file": {
-        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-        "description": "Files of variables, NAME=VALUE on each line; env wins.",
-    },
-}
-"""Names that stand for other fields. Each layer of the configuration spells them out for itself: see `config`."""
-GROUPS = ("env", "node_selector", "labels", "annotations")
-"""Fields of names and values. The layers of the configuration are merged name by name in them."""
-LISTS = ("tolerations", "env_from_secret", "mounts", "patches", "topology")
-WRITTEN = {"patches": "set"}
-"""Fields that users know by another name."""
-FLAGS = {
-    **WRITTEN,
-    "tolerations": "toleration",
-    "mounts": "mount",
-    "labels": "label",
-    "annotations": "annotation",
-}
-"""Flags with another name than the field: given several times, each has one of its values."""
-CLUSTER_FIELDS = (
-    *("namespace", "image", "cpus", "memory", "gpu_resource", "max_per_node", "node_selector", "tolerations"),
-    *(
-        "env_from_secret",
-        "mounts",
-        "volume",
-        "priority_class",
-        "labels",
-        "annotations",
-        "patches",
-        "topology",
-        "as_image_user",
-    ),
-    "keep",
-)
-"""What means nothing on this machine."""
-AVERAGE_FIELDS = ("split", "copy", "rounds", "init", "evaluate", "min_models", "best", "save")
-"""What means nothing to processes that train one model together."""
-
-_DAY = 86400.0
-_YEAR = 365 * _DAY
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_FRAMEWORKS = ("auto", "none", "tensorflow", "torch", "jax", "horovod", "mpi")
-_OTHER_FRAMEWORKS = {"pytorch": "torch", "lightning": "torch", "tf": "tensorflow", "flax": "jax", "openmpi": "mpi"}
-_OTHER_STRATEGIES = {"averaging": "average", "fedavg": "average", "localsgd": "average", "single": "together"}
-_OTHER_POOLS = {"kubernetes": "k8s", "kube": "k8s", "cluster": "k8s", "localhost": "local", "here": "local"}
-_OTHER_GPU = {"yes": "required", "true": "required", "no": "none", "false": "none"}
-_NONE = "none"
+NONE = "none"
 """Takes back what a file has set."""
+YEAR = 365 * 86400.0
+SHARE = whole(1, MOST_SLOTS)
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_NO_FRAMEWORK = ("auto", "none")
+_OTHER_GPU = {"yes": "required", "true": "required", "no": "none", "false": "none"}
+_OF_EACH_RANK = frozenset(f"PUMASI_{name}" for name in ("RUN", "RANK", "WORLD_SIZE", "ATTEMPT", "NODE", "GANG"))
+T = TypeVar("T", bound=Options)
 
 
 def _check_name(name: str) -> None:
     if len(name) > LONGEST_NAME or not _LABEL.fullmatch(name):
         right = f"give at most {LONGEST_NAME} lower-case letters, digits and dashes"
         raise Wrong(Mistake(f"{show(name)} can't name a run", right, _label(name) or "train"))
-
-
-_OF_EACH_RANK = frozenset(f"PUMASI_{name}" for name in ("RUN", "RANK", "WORLD_SIZE", "ATTEMPT", "NODE", "GANG"))
 
 
 def check_variable(name: str) -> None:
@@ -117,299 +82,371 @@ def _check_file(name: str) -> None:
         raise SpecError(f"{show(name)} can't name a file", "give its name")
 
 
-def _is_context(pool: str) -> bool:
-    return pool.startswith("k8s:") and pool != "k8s:"
+def _is_pool(word: str) -> bool:
+    """NAME, or NAME:ARGUMENT where the pool takes one."""
+    name, colon, argument = word.partition(":")
+    return POOLS.has(name) and (not colon or bool(argument and POOLS.get(name).argument))
 
 
-def _to_labels(value: object) -> object:
-    """Each text may hold several labels, with commas between them."""
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
-        return value
-    return [label.strip() for each in value for label in each.split(",")]
+def _pool_words() -> list[str]:
+    pools = [POOLS.get(name) for name in (*POOLS.names, *POOLS.installed())]
+    return [word for pool in pools for word in (pool.name, f"{pool.name}:{pool.argument}")[: 1 + bool(pool.argument)]]
 
 
-def _to_nodes(value: object) -> object:
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",")]
-    return [value] if isinstance(value, (int, float)) else value
+def _pool_pattern() -> dict[str, object]:
+    names = (f"{pool.name}(:.+)?" if pool.argument else pool.name for pool in POOLS.built_in())
+    return {"type": "string", "pattern": f"^({'|'.join(names)})$"}
 
 
-class About(NamedTuple):
-    """What is known of a field. The example serves the editors and the sentences about mistakes."""
-
-    kind: Kind
-    description: str
-    example: object
+def _pool_help() -> str:
+    first, *others = POOLS.built_in()
+    words = [f"{pool.name}, or {pool.name}:{pool.argument} {pool.argument_help}" for pool in others]
+    return f"where to run: {first.name} (default), {', '.join(words)}"
 
 
-def _field(kind: Kind, description: str, example: object, default: Any = MISSING) -> Any:
-    about = {"about": About(kind, description, example)}
-    if default == {}:
-        return dataclasses.field(default_factory=dict, metadata=about)
-    return dataclasses.field(default=default, metadata=about)
+def _flow_help() -> str:
+    first, *others = FLOWS.built_in()
+    rest = "".join(f"; {flow.name}: {flow.summary}" for flow in others)
+    return f"{first.name} (default): {first.summary}{rest}"
 
 
-_POOL = choice("local", "k8s", "k8s:CONTEXT", synonyms=_OTHER_POOLS, also=_is_context)
-_SHARE = whole(1, MOST_SLOTS)
-_KEY = text(kubewords.qualified)
-_OWN_KEY = text(kubewords.own_key)
-_LABEL_VALUE = text(kubewords.label_value)
+def _frameworks() -> tuple[str, ...]:
+    return (*_NO_FRAMEWORK, *sorted(FRAMEWORKS.names))
+
+
+def _framework_help() -> str:
+    first, *others, last = _frameworks()
+    return f"{first} (default), {', '.join(others)} or {last}"
 
 
 @dataclass(frozen=True)
-class Spec:
+class Spec(Options):
     """What Pumasi should run, and how."""
 
-    command: tuple[str, ...] = _field(words(), "The program with its arguments.", "train.py --epochs 3")
-    name: str | None = _field(
-        optional(text(_check_name)), "What the run's id starts with; by default the script's name.", "imdb", None
+    command: tuple[str, ...] = option(
+        words(), "the program with its arguments", example="train.py --epochs 3", variable=False, is_flag=False
     )
-    workdir: str = _field(text(), "The folder to run in, seen from the file that names it.", "experiments", ".")
-    python: str | None = _field(optional(text()), "The interpreter that runs a .py script.", ".venv/bin/python", None)
-    requirements: str | None = _field(
-        optional(text(_check_file), _NONE),
-        "The packages to install first: a requirements.txt, pyproject.toml or uv.lock, seen from the folder to run in.",
-        "requirements.txt",
-        None,
-    )
-    setup: tuple[tuple[str, ...], ...] = _field(
-        many(words()),
-        "Commands to run on each node before the program starts, after the packages are installed.",
-        "prepare.py",
-        (),
-    )
-    on: str = _field(
-        _POOL,
-        "Where to run: local, k8s, or k8s:CONTEXT with a context of your kubeconfig.",
-        "k8s",
-        "local",
-    )
-    slots: int = _field(_SHARE, "How many processes train one model together.", 4, 1)
-    gpu: str = _field(
+    slots: int = option(SHARE, "so many processes", example=4, default=1, value="N", group=PROCESSES, default_text="1")
+    gpu: str = option(
         choice("auto", "required", "none", synonyms=_OTHER_GPU),
-        "A GPU a slot: if there is one, always, never.",
-        "none",
-        "auto",
+        "a GPU a slot: if there is one, always, never",
+        example="none",
+        default="auto",
+        is_flag=False,
     )
-    per_node: bool = _field(
-        switch(), "One process a node, for launchers that start their own, as torchrun does.", True, False
+    per_node: bool = option(
+        switch(),
+        "one process a node, for launchers that start their own (torchrun, …)",
+        example=True,
+        default=False,
+        group=PROCESSES,
     )
-    framework: str = _field(
-        choice(*_FRAMEWORKS, synonyms=_OTHER_FRAMEWORKS),
-        "What the ranks are wired for; auto looks at the script's imports, or at the libraries of a program.",
-        "torch",
-        "auto",
+    on: str = option(
+        open_choice(_is_pool, _pool_words, POOLS.synonyms),
+        _pool_help,
+        example=POOLS.names[-1],
+        default=POOLS.names[0],
+        value="POOL",
+        choices=lambda: POOLS.names,
+        group=PROCESSES,
+        schema=_pool_pattern,
     )
-    ps: int = _field(whole(0, MOST_SLOTS), "TensorFlow's parameter servers, in addition to the slots.", 2, 0)
-    evaluator: bool = _field(switch(), "One TensorFlow evaluator, in addition to the slots.", True, False)
-    strategy: str = _field(
-        choice("together", "average", synonyms=_OTHER_STRATEGIES),
-        "How the slots train: one model together, or copies apart that are averaged.",
-        "average",
-        "together",
+    strategy: str = option(
+        open_choice(FLOWS.has, lambda: (*FLOWS.names, *FLOWS.installed()), FLOWS.synonyms),
+        _flow_help,
+        example=FLOWS.names[-1],
+        default=FLOWS.names[0],
+        value="NAME",
+        choices=lambda: FLOWS.names,
+        group=PROCESSES,
+        schema=lambda: {"type": "string", "enum": list(FLOWS.names)},
     )
-    split: str | None = _field(
-        optional(text()), "The data, of which every trainer gets an equal part: {shard}.", "reviews.npz", None
+    framework: str = option(
+        open_choice(
+            lambda name: name in _NO_FRAMEWORK or FRAMEWORKS.has(name),
+            lambda: (*_frameworks(), *FRAMEWORKS.installed()),
+            FRAMEWORKS.synonyms,
+        ),
+        _framework_help,
+        example="torch",
+        default="auto",
+        value="NAME",
+        choices=_frameworks,
+        description="what the ranks are wired for; auto looks at a script's imports, or at a program's libraries",
+        schema=lambda: {"type": "string", "enum": list(_frameworks())},
     )
-    copy: str | None = _field(
-        optional(text()), "The data, of which every trainer gets a copy: {shard}.", "reviews.npz", None
+    python: str | None = option(
+        optional(text()),
+        "the Python to run scripts with; on a cluster one of the image",
+        example=".venv/bin/python",
+        default=None,
+        value="PATH",
     )
-    rounds: int = _field(whole(1, 1000), "How often the models are averaged, and trained on from there.", 4, 1)
-    init: str | None = _field(optional(text()), "The model to begin with: {init} in the first round.", "start.h5", None)
-    evaluate: tuple[str, ...] | None = _field(
-        optional(words()), "What measures a model: {model}.", "evaluate.py --modelpath {model}", None
+    requirements: str | None = option(
+        optional(text(_check_file), NONE),
+        "install these packages first: a requirements.txt, pyproject.toml or uv.lock",
+        example="requirements.txt",
+        default=None,
+        value="FILE",
     )
-    min_models: int | None = _field(
-        optional(_SHARE, _NONE), "The fewest models to average; by default half of them.", 3, None
+    setup: tuple[tuple[str, ...], ...] = option(
+        many(words()),
+        'run this on each node first, after the packages: "python prepare.py", \'sh -c "…"\'',
+        example="prepare.py",
+        default=(),
+        value="COMMAND",
+        variable=True,
     )
-    best: bool = _field(switch(), "Keep the best of the models, not the last average.", True, False)
-    save: str | None = _field(optional(text()), "Where the final model goes.", "final.h5", None)
-    see_gpus: str = _field(choice("auto", "own", "all"), "Show a rank its own GPU or all of its node.", "own", "auto")
-    slot_as_node: bool = _field(switch(), "Show each slot as a node of its own, for Lightning.", True, False)
-    shim: bool = _field(switch(), "Mend at start-up what no variable can mend (JAX, Keras 3, mpi4py).", False, True)
-    restarts: int = _field(whole(0, 1000), "How often the gang is started again when it fails.", 3, 0)
-    timeout: float | None = _field(
-        optional(limit(_YEAR), _NONE), "The longest that the run may take: 90, 90s, 15m, 2h30m or 1d.", "2h30m", None
+    env: dict[str, str] = option(
+        group(text(check_variable), text()),
+        "set a variable; NAME alone takes its value from here",
+        example={"LR": "0.1"},
+        default={},
+        value="NAME=VALUE",
+        description="environment variables for the program",
     )
-    start_timeout: float = _field(seconds(1.0, _YEAR), "How long the gang may take to gather.", "10m", 600.0)
-    silence: float = _field(seconds(1.0, _YEAR), "A member silent for that long is lost.", "30s", 30.0)
-    grace: float = _field(seconds(0.0, _YEAR), "The time from asking to end to ending by force.", "15s", 15.0)
-    wait: bool = _field(switch(), "Queue while what is needed is busy; if not, fail at once.", False, True)
-    env: dict[str, str] = _field(
-        group(text(check_variable), text()), "Environment variables for the program.", {"LR": "0.1"}, {}
+    workdir: str = option(
+        text(),
+        "run in this folder; the script is looked up there",
+        example="experiments",
+        default=".",
+        value="DIR",
+        default_text="here",
+        description="the folder to run in, seen from the file that names it; the script is looked up there",
     )
-    nodes: tuple[int, ...] | None = _field(
-        optional(many(_SHARE, _to_nodes)),
-        "For tests: pretend nodes on this machine, with so many slots each.",
-        "5,1",
-        None,
+    see_gpus: str = option(
+        choice("auto", "own", "all"),
+        "what each process sees: auto, own or all",
+        example="own",
+        default="auto",
+        value="WHICH",
+        choices=lambda: ("auto", "own", "all"),
+        description="which GPUs each process sees: its own, or all of its node",
     )
-    namespace: str | None = _field(
-        optional(text(kubewords.namespace)),
-        "The namespace to run in; by default that of the kubeconfig.",
-        "team-a",
-        None,
+    shim: bool = option(
+        switch(),
+        "mend at start-up what no variable can mend (JAX, Keras 3, mpi4py)",
+        example=False,
+        default=True,
+        off="change nothing in the program's Python",
     )
-    image: str = _field(
-        text(kubewords.image),
-        "The container image, which has the Python and the packages that the script needs.",
-        "ghcr.io/team/train:1.4",
-        "python:3.12-slim",
+    restarts: int = option(
+        whole(0, 1000),
+        "start the gang again after a failure, so many times",
+        example=3,
+        default=0,
+        value="N",
+        group=LIFE,
+        default_text="0",
     )
-    cpus: float | None = _field(optional(amount(kubewords.cores), _NONE), "CPUs a slot: 2, 0.5 or 500m.", "2", None)
-    memory: int | None = _field(
-        optional(amount(kubewords.size), _NONE), "Memory a slot: 8Gi, 500M or 16G.", "8Gi", None
+    timeout: float | None = option(
+        optional(limit(YEAR), NONE),
+        "stop after so long: 90, 15m, 2h30m",
+        example="2h30m",
+        default=None,
+        value="TIME",
+        group=LIFE,
     )
-    gpu_resource: str = _field(
-        text(kubewords.resource), "What the cluster calls a GPU.", "amd.com/gpu", "nvidia.com/gpu"
+    start_timeout: float = option(
+        seconds(1.0, YEAR),
+        "how long starting may take",
+        example="10m",
+        default=600.0,
+        value="TIME",
+        group=LIFE,
+        default_text="10m",
     )
-    max_per_node: int | None = _field(optional(_SHARE, _NONE), "At most so many slots on one node.", 4, None)
-    node_selector: dict[str, str] = _field(
-        group(_KEY, _LABEL_VALUE), "Labels that a node must have.", {"disk": "ssd"}, {}
+    grace: float = option(
+        seconds(0.0, YEAR),
+        "from asking a process to end to killing it",
+        example="15s",
+        default=15.0,
+        value="TIME",
+        group=LIFE,
+        default_text="15s",
     )
-    tolerations: tuple[str, ...] = _field(
-        many(text(kubewords.toleration)),
-        "Taints to put up with: KEY, KEY=VALUE or KEY=VALUE:EFFECT; all of them: all.",
-        "gpu=only:NoSchedule",
-        (),
+    silence: float = option(
+        seconds(1.0, YEAR),
+        "a node silent for so long is lost",
+        example="30s",
+        default=30.0,
+        value="TIME",
+        group=LIFE,
+        default_text="30s",
     )
-    env_from_secret: tuple[str, ...] = _field(
-        many(text(kubewords.secret_use)),
-        "Variables from Secrets: SECRET for all its keys, NAME=SECRET/KEY for one.",
-        "TOKEN=hub/token",
-        (),
+    wait: bool = option(
+        switch(),
+        "queue while what is needed is busy; if not, fail at once",
+        example=False,
+        default=True,
+        group=LIFE,
+        off="fail at once where what is needed is busy",
     )
-    mounts: tuple[str, ...] = _field(
-        distinct(many(text(kubewords.mount)), lambda mount: kubewords.mount(mount).path),
-        "Volumes to mount: CLAIM:/path, or CLAIM:/path:ro to read only.",
-        "data:/data",
-        (),
+    name: str | None = option(
+        optional(text(_check_name)),
+        "what the run's id starts with",
+        example="imdb",
+        default=None,
+        value="NAME",
+        group=OUTPUT,
+        default_text="the script's name",
+        schema=lambda: {"type": ["string", "null"], "pattern": f"^{_LABEL.pattern}$", "maxLength": LONGEST_NAME},
     )
-    volume: str | None = _field(
-        optional(text(kubewords.volume)),
-        "A volume for the files of a run, given by its claim; made where it is not there: NAME or NAME:SIZE.",
-        "imdb:20Gi",
-        None,
-    )
-    priority_class: str | None = _field(
-        optional(text(kubewords.dns_name)), "The priority class of the pods.", "high", None
-    )
-    labels: dict[str, str] = _field(group(_OWN_KEY, _LABEL_VALUE), "Labels for the pods.", {"team": "vision"}, {})
-    annotations: dict[str, str] = _field(
-        group(_OWN_KEY, text()), "Annotations for the pods.", {"example.com/owner": "kim"}, {}
-    )
-    patches: tuple[str, ...] = _field(
-        many(text(parse_patch)), "Changes to any field of the pods: PATH=VALUE.", "spec.dnsPolicy=Default", ()
-    )
-    topology: tuple[str, ...] = _field(
-        distinct(many(_KEY, _to_labels)),
-        "Labels of nodes that say what is near to what, from narrow to wide.",
-        "topology.kubernetes.io/zone",
-        (),
-    )
-    as_image_user: bool = _field(switch(), "Run as the image's own user instead of an ordinary one.", True, False)
-    keep: float = _field(seconds(0.0, _YEAR), "How long a finished run stays in the cluster.", "7d", 7 * _DAY)
+    sections: Mapping[type[Options], Options] = field(default_factory=dict)
+    """The options of pools, flows and frameworks. One that is not there has its defaults."""
+
+    def __getitem__(self, kind: type[T]) -> T:
+        found = self.sections.get(kind)
+        return found if isinstance(found, kind) else kind()
 
     @property
     def pool(self) -> str:
-        """local or k8s"""
+        """The name of the pool: `on` without its argument."""
         return self.on.partition(":")[0]
 
     @property
     def context(self) -> str:
-        """Of the kubeconfig; empty where its current one is meant."""
+        """The argument of the pool; empty where there is none."""
         return self.on.partition(":")[2]
+
+    @property
+    def place(self) -> PoolOptions:
+        """The options of the pool that the run is in."""
+        kind = POOLS.get(self.pool).options
+        return PoolOptions() if kind is None else self[kind]
 
     @property
     def at_once(self) -> int:
         """How many slots there have to be at the same time: those that train apart need not wait for each other."""
-        return 1 if self.strategy == "average" else self.slots
+        return int(FLOWS.get(self.strategy).at_once(self))
+
+    def value(self, name: str) -> Any:
+        """Of the option of that name, whosever it is."""
+        holders = (holder for holder in (self, *self.sections.values()) if name in declared(type(holder)))
+        return getattr(next(holders), name)
+
+    def changed(self, values: Mapping[str, Any]) -> Spec:
+        """A copy with these values. Names that this run does not know are ignored."""
+        sections = {kind: _changed(held, values) for kind, held in self.sections.items()}
+        return replace(self, sections=sections, **_those_of(type(self), values))
+
+    def contradictions(self, spec: Spec) -> Iterable[Contradiction]:
+        if self.see_gpus != "auto" and self.gpu == "none":
+            yield Contradiction("see_gpus", "it takes GPUs", "gpu")
 
     def dump(self) -> dict[str, Any]:
-        """As JSON has it; `parse_spec` reads it."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        """As JSON has it, flat."""
+        return {name: value for holder in (self, *self.sections.values()) for name, value in holder.values().items()}
 
 
-FIELDS: Mapping[str, About] = {field.name: field.metadata["about"] for field in dataclasses.fields(Spec)}
-DEFAULTS: Mapping[str, Any] = {**Spec(command=()).dump(), "command": None}
+def _changed(held: Options, values: Mapping[str, Any]) -> Options:
+    return replace(held, **_those_of(type(held), values))
 
 
-def _contradictions(spec: Spec) -> Iterator[tuple[str, str, str, str]]:
-    """A field, what it takes, the other field that does not go with that, and what to do."""
-    right = "leave one of the two out"
-    for field, why in (("ps", "parameter servers are TensorFlow's"), ("evaluator", "an evaluator is TensorFlow's")):
-        if getattr(spec, field) and spec.framework not in ("auto", "tensorflow"):
-            yield field, why, "framework", right
-    for field in ("ps", "evaluator", "slot_as_node"):
-        if getattr(spec, field) and spec.per_node:
-            yield field, "it takes one process a slot", "per_node", right
-    if spec.see_gpus != "auto" and spec.gpu == "none":
-        yield "see_gpus", "it takes GPUs", "gpu", right
-    yield from _contradictions_of_strategy(spec)
-    if spec.nodes is not None and spec.pool != "local":
-        yield "nodes", "it pretends nodes on this machine", "on", right
-    if spec.nodes is not None and sum(spec.nodes) < spec.slots:
-        right = f"give nodes with {spec.slots} in all, or fewer slots"
-        yield "nodes", f"the nodes have {sum(spec.nodes)} slots in all", "slots", right
+def _those_of(section: type[Options], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in declared(section)}
 
 
-def _contradictions_of_strategy(spec: Spec) -> Iterator[tuple[str, str, str, str]]:
-    right = "leave one of the two out"
-    if spec.strategy != "average":
-        for field in AVERAGE_FIELDS:
-            if getattr(spec, field) != DEFAULTS[field]:
-                yield field, "it is for those that train apart", "strategy", "add --strategy average"
-        return
-    for field in ("per_node", "ps", "evaluator", "slot_as_node"):
-        if getattr(spec, field):
-            yield field, "it is for those that train one model", "strategy", right
-    if spec.split and spec.copy:
-        yield "split", "a trainer has a part of the data or all of it", "copy", right
-    if spec.pool != "local" and not spec.volume and not kubewords.files_mount(spec.mounts):
-        yield "strategy", "the trainers' files need a place that all of them see", "on", "add --volume NAME"
-    if (spec.min_models or 0) > spec.slots:
-        yield "min_models", "there are not so many", "slots", "ask for fewer"
+SHORTHANDS: Mapping[str, Declared] = {
+    "gpus": Declared(
+        whole(0, MOST_SLOTS),
+        "so many processes, each with a GPU; 0: without any",
+        4,
+        name="gpus",
+        value="N",
+        group=PROCESSES,
+    ),
+    "env_file": Declared(
+        many(text()),
+        "set the variables of this file, NAME=VALUE on each line; --env wins",
+        ".env",
+        name="env_file",
+        value="FILE",
+        variable=True,
+    ),
+}
+"""Options that stand for others. Each layer of the configuration spells them out for itself."""
 
 
-def parse_spec(data: Mapping[str, object], places: Mapping[str, str] = {}, found: Sequence[str] = ()) -> Spec:
+def parse(
+    data: Mapping[str, object], owned: Sequence[Owned], places: Mapping[str, str] = {}, found: Sequence[str] = ()
+) -> Spec:
     """The spec in `data`, or a SpecError with every mistake, one a line. `places` maps a field (or `env.NAME`) to where
     the user wrote it; `found` are the mistakes that the reader of a file has met already, told together with these."""
-    values: dict[str, Any] = {}
-    mistakes = [*found]
+    known = options_of(owned)
     given = {"command": (), **data}
-    for name in (name for name in FIELDS if name in given):
-        value = read(FIELDS[name].kind, given[name])
-        if isinstance(value, Wrong):
-            mistakes += [_sentence(name, mistake, places) for mistake in value.mistakes]
-        else:
-            values[name] = value
-    mistakes += [_unknown(name, places.get(name, name)) for name in given if name not in FIELDS]
-    mistakes += _contradictory(values, places)
+    values, mistakes = _read(given, known, places)
+    mistakes = [*found, *mistakes]
+    mistakes += [_unknown(name, places.get(name, name), known) for name in given if name not in known]
+    # Also among the fields that are right while others are not: nobody likes to be told in instalments.
+    spec = spec_of({"command": (), **values}, owned)
+    mistakes += _contradictory(spec, owned, places)
     if not mistakes:
-        return Spec(**values)
+        return spec
     summary = [f"{len(mistakes)} mistakes:"] if len(mistakes) > 1 else []
     raise SpecError("\n".join(map(printable, summary + mistakes)), hint="`pumasi run --help` lists what can be given.")
 
 
-def _contradictory(values: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[str]:
-    """Also among the fields that are right while others are not: nobody likes to be told in instalments."""
-    spec = Spec(**{"command": (), **values})
-    for field, why, other, right in _contradictions(spec):
-        said = "on" if getattr(spec, other) is True else getattr(spec, other)
-        yield f"{places.get(field, field)}: {why}, but {places.get(other, other)} is {said}; {right}"
+def parse_recorded(data: Mapping[str, object], owned: Sequence[Owned]) -> Spec:
+    """The spec in a record, perhaps of another version: what is not known is ignored. SpecError."""
+    known = options_of(owned)
+    values, mistakes = _read({name: value for name, value in data.items() if name in known}, known, {})
+    if mistakes:
+        raise SpecError("\n".join(map(printable, mistakes)))
+    return spec_of({"command": (), **values}, owned)
 
 
-def _unknown(name: str, place: str) -> str:
-    meant = closest(name, known_names())
-    return f"{place} is not known; " + (f"did you mean {_written(meant, place)}?" if meant else "leave it out")
+def spec_of(values: Mapping[str, Any], owned: Sequence[Owned]) -> Spec:
+    """A spec of values that have been read already."""
+    sections = {each.section: each.section(**_those_of(each.section, values)) for each in owned}
+    return Spec(**_those_of(Spec, values), sections=sections)
 
 
-def _sentence(field: str, mistake: Mistake, places: Mapping[str, str]) -> str:
-    place = _place((field, *mistake.path), places)
+def options_of(owned: Iterable[Owned]) -> dict[str, Declared]:
+    """Every option by name, without the shorthands."""
+    sections: list[type[Options]] = [Spec, *(each.section for each in owned)]
+    return {name: known for section in sections for name, known in declared(section).items()}
+
+
+def _read(
+    given: Mapping[str, object], known: Mapping[str, Declared], places: Mapping[str, str]
+) -> tuple[dict[str, Any], list[str]]:
+    values: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for name in (name for name in known if name in given):
+        value = read(known[name].kind, given[name])
+        if isinstance(value, Wrong):
+            mistakes += [_sentence(known[name], mistake, places) for mistake in value.mistakes]
+        else:
+            values[name] = value
+    return values, mistakes
+
+
+def _contradictory(spec: Spec, owned: Sequence[Owned], places: Mapping[str, str]) -> Iterator[str]:
+    holders = (spec, *spec.sections.values())
+    told = [each for holder in holders for each in holder.contradictions(spec)]
+    for name, why, other, right in (*told, *_of_other_flows(spec, owned)):
+        said = "on" if spec.value(other) is True else spec.value(other)
+        yield f"{places.get(name, name)}: {why}, but {places.get(other, other)} is {said}; {right}"
+
+
+def _of_other_flows(spec: Spec, owned: Sequence[Owned]) -> Iterator[Contradiction]:
+    for each in owned:
+        if each.field == "strategy" and each.name != spec.strategy:
+            for name in spec[each.section].changed_names():
+                yield Contradiction(name, each.why, "strategy", f"add --strategy {each.name}")
+
+
+def _unknown(name: str, place: str, known: Mapping[str, Declared]) -> str:
+    written = {each.written: each for each in (*known.values(), *SHORTHANDS.values())}
+    meant = closest(name, [*written])
+    return f"{place} is not known; " + (f"did you mean {_written(written[meant], place)}?" if meant else "leave it out")
+
+
+def _sentence(known: Declared, mistake: Mistake, places: Mapping[str, str]) -> str:
+    place = _place((known.name, *mistake.path), places)
     told = f"{place}: {mistake.wrong}; {mistake.right}"
-    example = FIELDS[field].example if mistake.example is ITS_OWN else mistake.example
+    example = known.example if mistake.example is ITS_OWN else mistake.example
     return told if example is None else f"{told}, as in {_example(example, place)}"
 
 
@@ -429,24 +466,16 @@ def _example(value: object, place: str) -> str:
     return f"{place.rpartition(': ')[2].partition('.')[0]}: {text}"
 
 
-def _written(name: str, place: str) -> str:
+def _written(known: Declared, place: str) -> str:
     if place.startswith("--"):
-        return flag_of(name)
-    return f"PUMASI_{name.upper()}" if place.startswith("PUMASI_") else name
+        return known.flag
+    return f"PUMASI_{known.written.upper()}" if place.startswith("PUMASI_") else known.written
 
 
-def flag_of(field: str) -> str:
-    return "--" + FLAGS.get(field, field).replace("_", "-")
-
-
-def known_names() -> list[str]:
-    """Fields and shorthands, as they are written in a file."""
-    return [*(WRITTEN.get(field, field) for field in FIELDS), *SHORTHANDS]
-
-
-def json_schema() -> dict[str, object]:
+def json_schema(owned: Sequence[Owned]) -> dict[str, object]:
     """For editors, of pumasi.yaml: `command` may be missing there, and names may be written with dashes."""
-    fields = {WRITTEN.get(name, name): _described(name, about) for name, about in FIELDS.items()}
+    known = {**options_of(owned), **SHORTHANDS}
+    fields = {each.written: _described(each) for each in known.values()}
     dashed = {f"^{name.replace('_', '-')}$": {"$ref": f"#/properties/{name}"} for name in fields if "_" in name}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -454,22 +483,14 @@ def json_schema() -> dict[str, object]:
         "title": "pumasi.yaml",
         "description": Spec.__doc__,
         "type": "object",
-        "properties": {**fields, **SHORTHANDS},
+        "properties": fields,
         "patternProperties": dashed,
         "additionalProperties": False,
     }
 
 
-def _described(name: str, about: About) -> dict[str, object]:
-    known = {"description": about.description, "examples": [about.example], **_SCHEMAS.get(name, about.kind.schema)}
-    return known if name == "command" else {**known, "default": DEFAULTS[name]}
-
-
-_SCHEMAS: dict[str, dict[str, object]] = {
-    "name": {"type": ["string", "null"], "pattern": f"^{_LABEL.pattern}$", "maxLength": LONGEST_NAME},
-    "on": {"type": "string", "pattern": "^(local|k8s(:.+)?)$"},
-    "nodes": {"type": ["array", "string", "integer", "null"], "items": {"type": "integer", "minimum": 1}},
-}
+def _described(known: Declared) -> dict[str, object]:
+    return known.schema if known.default is MISSING else {**known.schema, "default": known.default}
 
 
 def run_name(spec: Spec) -> str:

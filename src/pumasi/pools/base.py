@@ -32,12 +32,14 @@ class Request(NamedTuple):
 
 
 class Order(NamedTuple):
-    """One attempt of a task, ready to be started: a configuration for the agent of each node, the chief's first."""
+    """One attempt of a task, ready to be started: a configuration for the agent of each node, the chief's first.
+    `spec` is what this task asks for, where that is not the same for all tasks of the run."""
 
     task: str
     attempt: int
     nodes: Sequence[str]
     configs: Sequence[Mapping[str, Any]]
+    spec: Spec | None = None
 
 
 class Sink(Protocol):
@@ -63,6 +65,9 @@ class Copy(Protocol):
 
     def event(self, at: float, event: Event) -> None: ...
 
+    def journal(self, entry: dict[str, Any]) -> None:
+        """What a flow that goes on has to repeat; see `core.flows.journal`."""
+
     def frames(self, attempt: int, chunk: bytes) -> None: ...
 
 
@@ -80,11 +85,14 @@ class FoundTask(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What another manager has left in the pool. Times are of day."""
+    """What another manager has left. Times are of day. `tasks` are those that are on their way, and, where there is no
+    journal yet, those that have ended; `history` is the journal; `broken`: nothing of the run was left alive."""
 
     created: float
     started: float | None
     tasks: Mapping[str, FoundTask]
+    history: Sequence[Mapping[str, Any]] = ()
+    broken: bool = False
 
 
 class Shortage(NamedTuple):
@@ -136,8 +144,9 @@ class Pool(ABC):
         return str(home)
 
     @abstractmethod
-    async def nodes(self) -> list[Node]:
-        """The nodes and how many slots each has free now."""
+    async def nodes(self, spec: Spec | None = None) -> list[Node]:
+        """The nodes and how many slots each has free now: such as the run asks for, or `spec`, for a task that asks for
+        something else. What is told or reserved until the next call is for the same."""
 
     @abstractmethod
     def capacity(self) -> list[Node]:

@@ -13,19 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pumasi.catalogue import REGISTRIES, Catalogue, catalogue_for
 from pumasi.core.dotenv import parse as parse_variables
 from pumasi.core.fields import closest, show
-from pumasi.core.spec import (
-    CLUSTER_FIELDS,
-    FLAGS,
-    GROUPS,
-    WRITTEN,
-    Spec,
-    check_variable,
-    flag_of,
-    known_names,
-    parse_spec,
-)
+from pumasi.core.options import Declared, declared
+from pumasi.core.spec import Spec, check_variable, parse
 from pumasi.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -38,26 +30,6 @@ OWN_VARIABLES = frozenset(
 )
 """What Pumasi itself sets for ranks, and its home: a run inside a run is not configured by them."""
 
-_FORMS = {
-    "env": "NAME=VALUE",
-    "node_selector": "KEY=VALUE",
-    "labels": "KEY=VALUE",
-    "annotations": "KEY=VALUE",
-    "tolerations": "KEY=VALUE:EFFECT",
-    "env_from_secret": "NAME=SECRET/KEY",
-    "mounts": "CLAIM:/path",
-    "patches": "PATH=VALUE",
-}
-"""One value of each field that has several: a flag gives one, a file all of them, a variable has no room for them."""
-_NOT_BY_VARIABLE = {
-    "command": f"give it after the options, or as command: in {FILE}",
-    **{
-        WRITTEN.get(field, field): f"give {flag_of(field)} {form}, or {WRITTEN.get(field, field)}: in {FILE}"
-        for field, form in _FORMS.items()
-    },
-}
-_BY_FLAG = {flag: field for field, flag in FLAGS.items()}
-_BY_NAME = {name: field for field, name in WRITTEN.items()}
 _NULL = "tag:yaml.org,2002:null"
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp", "value", "merge")
@@ -91,53 +63,79 @@ def build_spec(
     place of each value that an env_file sets: such files are where people keep secrets."""
     mistakes: list[str] = []
     folder = folder.absolute()
-    given = _flag_layer(folder, flags)
-    layers = [*_read_files(folder, environ, mistakes), _environment_layer(folder, environ, mistakes), given]
-    pool = next((layer.values["on"] for layer in reversed(layers) if "on" in layer.values), "local")
+    files = [*_read_files(folder, environ, mistakes)]
+    catalogue = _catalogue(files, flags, environ)
+    given = _flag_layer(folder, flags, catalogue)
+    layers = [
+        *(_file_layer(file, catalogue) for file in files),
+        _environment_layer(folder, environ, catalogue, mistakes),
+        given,
+    ]
+    pool = str(next((layer.values["on"] for layer in reversed(layers) if "on" in layer.values), "local"))
     for layer in layers:
         _expand_gpus(layer, mistakes)
-        _expand_groups(layer, mistakes)
+        _expand_groups(layer, catalogue, mistakes)
         _expand_env_file(layer, environ, mistakes, without_values=without_values)
         _anchor_paths(layer, environ.get("HOME", ""), on_cluster=pool != "local")
-    merged = _merge(folder, layers)
+    merged = _merge(folder, layers, catalogue)
     _check_workdir(merged, mistakes)
-    if pool == "local":
-        mistakes += _cluster_flags(given, merged.places)
-    return parse_spec(merged.values, merged.places, mistakes)
+    mistakes += _flags_of_other_pools(given, merged.places, catalogue, pool.partition(":")[0])
+    return parse(merged.values, catalogue.owned, merged.places, mistakes)
 
 
-def _flag_layer(folder: Path, flags: Mapping[str, object]) -> Layer:
+def _catalogue(files: Sequence[_File], flags: Mapping[str, object], environ: Mapping[str, str]) -> Catalogue:
+    """What may be asked for depends on the pool, the flow and the framework that are chosen, wherever they are."""
+    choices: dict[str, object] = {}
+    for file in files:
+        choices |= {name: file.entries[name][1].value for name in REGISTRIES if name in file.entries}
+    choices |= {name: environ[PREFIX + name.upper()] for name in REGISTRIES if environ.get(PREFIX + name.upper())}
+    choices |= {name: flags[name] for name in REGISTRIES if flags.get(name) is not None}
+    return catalogue_for(choices, [*flags, *(name for file in files for name in file.entries)])
+
+
+def _flag_layer(folder: Path, flags: Mapping[str, object], catalogue: Catalogue) -> Layer:
     layer = Layer(folder, {}, {})
     for flag, value in flags.items():
-        name = flag.replace("-", "_")
-        field = _BY_FLAG.get(name, name)
+        field = catalogue.of_flag(flag)
         if value is not None and not (field == "command" and not value):
             layer.values[field] = os.fspath(value) if isinstance(value, os.PathLike) else value
-            layer.places[field] = field if field == "command" else flag_of(field)
+            layer.places[field] = field if field == "command" else _flag(field, catalogue)
     return layer
 
 
-def _cluster_flags(given: Layer, places: Mapping[str, str]) -> Iterator[str]:
-    """Flags that do nothing on this machine. In a file they are there for the times when one goes to a cluster."""
-    right = "leave one of the two out" if "on" in given.values else "add --on k8s"
-    for field in CLUSTER_FIELDS:
-        if field in given.values:
-            yield f"{given.places[field]}: it is for clusters, but {places.get('on', '--on')} is local; {right}"
+def _flag(field: str, catalogue: Catalogue) -> str:
+    return catalogue.all[field].flag if field in catalogue.all else "--" + field.replace("_", "-")
 
 
-def _environment_layer(folder: Path, environ: Mapping[str, str], mistakes: list[str]) -> Layer:
+def _flags_of_other_pools(given: Layer, places: Mapping[str, str], catalogue: Catalogue, pool: str) -> Iterator[str]:
+    """Flags that do nothing where the run goes. In a file they are there for the times when it goes elsewhere."""
+    for field, name, section, why in catalogue.owned:
+        if field == "on" and name not in (pool, "local"):
+            right = "leave one of the two out" if "on" in given.values else f"add --on {name}"
+            for option in (option for option in declared(section) if option in given.values):
+                yield f"{given.places[option]}: {why}, but {places.get('on', '--on')} is {pool}; {right}"
+
+
+def _environment_layer(folder: Path, environ: Mapping[str, str], catalogue: Catalogue, mistakes: list[str]) -> Layer:
     layer = Layer(folder, {}, {})
-    known = [name for name in known_names() if name not in _NOT_BY_VARIABLE]
+    known = {each.written: each for each in catalogue.all.values()}
+    by_variable = [name for name, each in known.items() if each.by_variable]
     for variable, value in sorted(environ.items()):
-        field = variable.removeprefix(PREFIX).lower()
+        name = variable.removeprefix(PREFIX).lower()
         if not variable.startswith(PREFIX) or variable in OWN_VARIABLES or not value:
             continue
-        if field in _NOT_BY_VARIABLE:
-            mistakes.append(f"{variable}: {field} can't be set by a variable; {_NOT_BY_VARIABLE[field]}")
-        elif field in known or closest(field, known, _SURE):
-            layer.values[field] = value
-            layer.places[field] = variable
+        if name in known and not known[name].by_variable:
+            mistakes.append(f"{variable}: {name} can't be set by a variable; {_other_ways(known[name])}")
+        elif name in by_variable or closest(name, by_variable, _SURE):
+            layer.values[name] = value
+            layer.places[name] = variable
     return layer
+
+
+def _other_ways(known: Declared) -> str:
+    if not known.is_flag:
+        return f"give it after the options, or as {known.written}: in {FILE}"
+    return f"give {known.flag} {known.value}, or {known.written}: in {FILE}"
 
 
 def _expand_gpus(layer: Layer, mistakes: list[str]) -> None:
@@ -157,20 +155,23 @@ def _expand_gpus(layer: Layer, mistakes: list[str]) -> None:
         layer.places[field] = place
 
 
-def _expand_groups(layer: Layer, mistakes: list[str]) -> None:
+def _expand_groups(layer: Layer, catalogue: Catalogue, mistakes: list[str]) -> None:
     """Names and values may also be written as a list of NAME=VALUE, as flags are."""
-    for field in GROUPS:
+    for field, known in catalogue.options.items():
         given = layer.values.get(field)
-        if not isinstance(given, Sequence) or isinstance(given, str):
+        if not known.is_group or not isinstance(given, Sequence) or isinstance(given, str):
             continue
         pairs = [str(pair).partition("=") for pair in given]
-        example = "LR=0.1" if field == "env" else "team=vision"
         mistakes += [
-            f'{layer.places[field]}: {show(name)} has no "="; give {_FORMS[field]}, as in {example}'
+            f'{layer.places[field]}: {show(name)} has no "="; give {known.value}, as in {_pair(known.example)}'
             for name, joint, _ in pairs
             if not joint
         ]
         layer.values[field] = {name: value for name, joint, value in pairs if joint}
+
+
+def _pair(example: object) -> str:
+    return next((f"{name}={value}" for name, value in example.items()), "") if isinstance(example, Mapping) else ""
 
 
 def _expand_env_file(layer: Layer, environ: Mapping[str, str], mistakes: list[str], *, without_values: bool) -> None:
@@ -245,7 +246,7 @@ def _straight(path: Path) -> str:
     return os.path.realpath(path) if ".." in path.parts else str(path)
 
 
-def _merge(folder: Path, layers: Sequence[Layer]) -> Layer:
+def _merge(folder: Path, layers: Sequence[Layer], catalogue: Catalogue) -> Layer:
     """The last layer that names a field has it; only groups of names and values are merged name by name."""
     merged = Layer(folder, {"workdir": str(folder)}, {})
     for layer in layers:
@@ -253,7 +254,7 @@ def _merge(folder: Path, layers: Sequence[Layer]) -> Layer:
         for field, value in layer.values.items():
             others = merged.values.get(field)
             merged.values[field] = value
-            if field in GROUPS and isinstance(value, Mapping):
+            if isinstance(value, Mapping) and field in catalogue.options and catalogue.options[field].is_group:
                 names |= {f"{field}.{name}": layer.places[field] for name in value}
                 merged.values[field] = {**(others if isinstance(others, Mapping) else {}), **value}
         merged.places.update({**names, **layer.places})
@@ -279,18 +280,26 @@ def _trouble_with(folder: Path) -> str:
         return ""
 
 
-def _read_files(folder: Path, environ: Mapping[str, str], mistakes: list[str]) -> Iterator[Layer]:
-    """The layers of the user's configuration and of pumasi.yaml, as far as there are such files. One that can't be read
-    may have held the command: that this is missing is not to be told as a second mistake."""
+class _File(NamedTuple):
+    """A file of settings: each name with its own node and that of its value."""
+
+    folder: Path
+    source: _Source
+    entries: Mapping[str, tuple[yaml.Node, yaml.Node]]
+    is_readable: bool = True
+
+
+def _read_files(folder: Path, environ: Mapping[str, str], mistakes: list[str]) -> Iterator[_File]:
+    """The user's configuration and pumasi.yaml, as far as there are such files."""
     for path, label in (*_user_file(environ), (folder / FILE, FILE)):
         source = _Source(label, mistakes)
         before = len(mistakes)
         text = _read_text(path, source)
         root = _compose(text, source) if text is not None else None
         if root is not None:
-            yield _file_layer(root, path.parent, source)
+            yield _File(path.parent, source, _settings(root, source))
         elif len(mistakes) > before:
-            yield Layer(folder, {"command": [label]}, {})
+            yield _File(folder, source, {}, is_readable=False)
 
 
 def _user_file(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
@@ -374,25 +383,37 @@ _ADVICE = {
 }
 
 
-def _file_layer(root: yaml.Node, folder: Path, source: _Source) -> Layer:
+def _settings(root: yaml.Node, source: _Source) -> dict[str, tuple[yaml.Node, yaml.Node]]:
     import yaml
 
-    layer = Layer(folder, {}, {})
-    if not isinstance(root, yaml.MappingNode):
-        source.complain("names and values belong here, as in slots: 4", _line(root))
-        return layer
-    for name, (key, node) in _entries(root, source, fold=True).items():
-        field = _BY_NAME.get(name, name)
-        if name in WRITTEN:
-            source.complain(f"{key.value} is not known; did you mean {WRITTEN[name]}?", _line(key))
+    if isinstance(root, yaml.MappingNode):
+        return _entries(root, source, fold=True)
+    source.complain("names and values belong here, as in slots: 4", _line(root))
+    return {}
+
+
+def _file_layer(file: _File, catalogue: Catalogue) -> Layer:
+    """A file that can't be read may have held the command: that this is missing is not to be told as a second
+    mistake."""
+    import yaml
+
+    layer = Layer(file.folder, {} if file.is_readable else {"command": [file.source.label]}, {})
+    for name, (key, node) in file.entries.items():
+        if name in catalogue.options and catalogue.options[name].written != name:
+            meant = catalogue.options[name].written
+            file.source.complain(f"{key.value} is not known; did you mean {meant}?", _line(key))
             continue
-        layer.values[field] = _value(node, source)
-        layer.places[field] = f"{source.place(key)}: {key.value}"
-        if field in GROUPS and isinstance(node, yaml.MappingNode):
-            layer.places.update(
-                {f"{field}.{inner.value}": f"{source.place(inner)}: {name}.{inner.value}" for inner, _ in node.value}
-            )
+        field = catalogue.of_file(name)
+        layer.values[field] = _value(node, file.source)
+        layer.places[field] = f"{file.source.place(key)}: {key.value}"
+        if isinstance(node, yaml.MappingNode):
+            layer.places.update(_placed(file.source, node, field, name))
     return layer
+
+
+def _placed(source: _Source, group: yaml.MappingNode, field: str, name: str) -> dict[str, str]:
+    """Where each of a group of names was written."""
+    return {f"{field}.{inner.value}": f"{source.place(inner)}: {name}.{inner.value}" for inner, _ in group.value}
 
 
 def _entries(

@@ -11,35 +11,29 @@ from pathlib import Path
 
 from pumasi.agent.files import installer_files, shim_files
 from pumasi.core.command import program_of, script_of
-from pumasi.core.flows import average
-from pumasi.core.flows.average import suffix_of, without_suffix
-from pumasi.core.flows.catalogue import sent
-from pumasi.core.frameworks import Layout
+from pumasi.core.frameworks import Framework, Layout, find_framework, is_reaching_out, package_of
 from pumasi.core.frameworks.detect import Detection, detect, joins, local_imports, may_be_newer, traps
-from pumasi.core.frameworks.mpi import check_startable
 from pumasi.core.launch import Program
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
+from pumasi.pools.local.options import LocalOptions
+from pumasi.registry import FLOWS
 from pumasi.runs.binaries import Mpirun, find_libraries, find_mpirun
 from pumasi.runs.packages import find_setup
 
 MOST_SOURCES = 200
 """Modules beside the script that are looked at for the framework that they import."""
-STEP = (
-    "-c",
+_STEP = (
     "import os, sys; sys.path[:1] = [os.path.join(os.environ['PUMASI_DIR'], 'steps')]; "
-    "from pumasi.steps import main; sys.exit(main(sys.argv[1:]))",
+    "from {} import main; sys.exit(main(sys.argv[1:]))"
 )
-"""What we do ourselves between the user's programs, with their Python: see `steps`."""
-_CHIEF_ONLY = frozenset(("mpirun", "mpiexec", "horovodrun"))
+"""What a flow does itself between the user's programs, with their Python."""
 
 
 def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
     folder = Path(spec.workdir)
     here = spec.pool == "local"
-    command = _resolved(spec, environ)
-    if spec.strategy == "average":
-        command = without_suffix(command, suffix_of(spec.command))
+    command = FLOWS.get(spec.strategy).words(spec, _resolved(spec, environ))
     script = script_of(spec.command)
     sources = dict(_sources(folder, script)) if script else {}
     told = {**environ, **spec.env}
@@ -47,10 +41,11 @@ def find_program(spec: Spec, environ: Mapping[str, str]) -> Program:
     found = _detect(spec, sources, told, command[0], tuple(libraries))
     if spec.framework != "auto":
         found = found._replace(framework=spec.framework, because="as told")
-    launcher = program_of(spec.command) in _CHIEF_ONLY
+    launcher = is_reaching_out(program_of(spec.command))
+    framework = find_framework(found.framework)
     setup = find_setup(spec, find_python(spec, environ) if here else spec.python or "python3")
-    by_mpi = found.framework == "mpi" and spec.at_once > 1 and not launcher
-    mpirun = _mpirun(spec, command, libraries, told) if by_mpi else None
+    by_mpi = framework is not None and framework.by_mpirun and spec.at_once > 1 and not launcher
+    mpirun = _mpirun(spec, command, libraries, told, framework) if framework and by_mpi else None
     return Program(
         command=command,
         framework=found.framework,
@@ -73,9 +68,13 @@ def _libraries(spec: Spec, command: tuple[str, ...], environ: Mapping[str, str])
 
 
 def _mpirun(
-    spec: Spec, command: tuple[str, ...], libraries: Mapping[str, Path | None], environ: Mapping[str, str]
+    spec: Spec,
+    command: tuple[str, ...],
+    libraries: Mapping[str, Path | None],
+    environ: Mapping[str, str],
+    framework: Framework,
 ) -> Mpirun:
-    check_startable(spec.command[0], libraries)
+    framework.check_startable(spec.command[0], libraries)
     return find_mpirun(command[0], libraries, environ) if spec.pool == "local" else Mpirun("mpirun")
 
 
@@ -104,37 +103,28 @@ def _resolved(spec: Spec, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _parts(spec: Spec, environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """The commands of tasks beside the trainers."""
-    if spec.strategy != "average":
-        return {}
+    """The commands of tasks that run something else than the main one."""
+    flow = FLOWS.get(spec.strategy)
+    programs = flow.programs(spec)
+    for path, may_be_folder in flow.reads(spec).items():
+        _check_file(Path(spec.workdir), path, may_be_folder=may_be_folder)
+    for path in flow.writes(spec):
+        _check_writable(Path(spec.workdir, path))
     python = find_python(spec, environ) if spec.pool == "local" else spec.python or "python3"
-    parts: dict[str, tuple[str, ...]] = {average.AVERAGE: (python, *STEP, "average")}
-    here = [spec.split or spec.copy, spec.init] if spec.pool == "local" else sent(spec).values()
-    for path in filter(None, here):
-        _check_file(Path(spec.workdir), path, may_be_folder=path != spec.init)
-    if spec.save and spec.pool == "local":
-        _check_writable(Path(spec.workdir, spec.save))
-    if spec.split or spec.copy:
-        parts[average.DATA] = (python, *STEP, "split" if spec.split else "copy")
-    if spec.evaluate:
-        judge = _resolved(replace(spec, command=spec.evaluate), environ)
-        parts[average.EVALUATE] = without_suffix(judge, suffix_of(spec.command))
-    return parts
-
-
-_POOR = (
-    "To average once, at the end, models that began apart is likely to be poor: the same weight means another thing in "
-    "each. --rounds with {init}, or --init, gives them a common start; --evaluate shows whether it helped."
-)
+    step = (python, "-c", _STEP.format(flow.steps))
+    return {
+        name: (*step, *words) if is_step else flow.words(spec, _resolved(replace(spec, command=words), environ))
+        for name, (words, is_step) in programs.items()
+    }
 
 
 def _notes(spec: Spec, found: Detection) -> tuple[str, ...]:
-    layout = Layout(spec.at_once, spec.nodes or (spec.at_once,), spec.per_node, spec.slot_as_node, spec.shim)
+    shares = spec[LocalOptions].nodes or (spec.at_once,)
+    layout = Layout(spec.at_once, shares, spec.per_node, spec.shim, sections=spec.sections)
     cores = os.cpu_count() or 1
     crowd = spec.slots > 2 * cores and spec.gpu != "required" and not spec.per_node and spec.pool == "local"
-    poor = spec.strategy == "average" and spec.slots > 1 and spec.rounds == 1 and spec.init is None
     crowded = (f"{spec.slots} processes share the {cores} cores of this machine.",) if crowd else ()
-    return (*_doubts(found), *([_POOR] if poor else []), *crowded, *traps(found, layout))
+    return (*_doubts(found), *FLOWS.get(spec.strategy).notes(spec), *crowded, *traps(found, layout))
 
 
 def _doubts(found: Detection) -> Iterator[str]:
@@ -182,12 +172,9 @@ def _travelled(folder: Path, name: str) -> str:
     return name
 
 
-_COMES_WITH = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed", "horovodrun": "horovod"}
-
-
 def _where_from(folder: Path, name: str) -> str:
-    if name in _COMES_WITH:
-        return f"It comes with {_COMES_WITH[name]}: activate the environment that has it, or name its Python: --python."
+    if package := package_of(name):
+        return f"It comes with {package}: activate the environment that has it, or name its Python: --python."
     if (folder / name).is_file():
         return f"To run the one in this folder: ./{name}"
     return _similar(folder, name)

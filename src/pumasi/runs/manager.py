@@ -1,5 +1,6 @@
-"""The loop that joins planner, pool and store: events go through `core.manage`, and what it answers is done.
+"""The loop that joins flow, planner, pool and store: events go through `core.manage`, and what it answers is done.
 
+What is known of a task is forgotten when it has ended: a run of many thousands needs no more memory than one of few.
 Records tell the time of day; deadlines go by the clock that nobody sets.
 """
 
@@ -9,25 +10,26 @@ import asyncio
 import random
 import secrets
 import time
+from collections import deque
 from collections.abc import Coroutine, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.agent.files import installer_files, step_files
 from pumasi.core import events, manage
 from pumasi.core.endings import outcome_of
 from pumasi.core.events import Event
-from pumasi.core.flows import MAIN, log_of
-from pumasi.core.flows.catalogue import flow_of
+from pumasi.core.flows import MAIN, Flow, Task, log_of
 from pumasi.core.frameworks import Gang
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, packages_of, program_of
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
-from pumasi.core.results import result_on_volume
 from pumasi.errors import ClusterTrouble, DoesNotFit, RunBusy, Unreachable
 from pumasi.kube.waiting import end_task
 from pumasi.pools.base import Found, FoundTask, Order, Pool, kept_task
+from pumasi.registry import FLOWS
+from pumasi.runs.adoption import Adopted, repeat
 from pumasi.runs.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ _STATES = {
     manage.Phase.RUNNING: "running",
     manage.Phase.ENDING: "ending",
     manage.Phase.KILLING: "ending",
-    manage.Phase.ENDED: "ended",
 }
 _PHASES = {"starting": manage.Phase.LAUNCHING, "running": manage.Phase.RUNNING, "ending": manage.Phase.RUNNING}
 _LINES, _LINE = 5, 200
@@ -49,11 +50,35 @@ _LAST = 5.0
 """Seconds that what goes on in the background has to end, when the run has."""
 
 
-class Task(NamedTuple):
-    """What a task asks for, and what its ranks run."""
+_SIZES = 100
+"""Of tasks: for so many it is remembered that there was no room."""
+
+
+class Work(NamedTuple):
+    """What an attempt of a task asks for, and what its ranks run."""
 
     spec: Spec
     program: Program
+
+
+@dataclass
+class Life:
+    """What is known of a task until it has ended, much of it by the number of the attempt. `plan` is what was told of
+    it last; `first` is the number of its first process; `adopted` is an attempt that another manager has launched."""
+
+    task: Task
+    works: dict[int, Work] = field(default_factory=dict)
+    gangs: dict[int, Gang] = field(default_factory=dict)
+    gpus: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    plan: events.Planned | None = None
+    first: int | None = None
+    attempt: int = 0
+    adopted: int | None = None
+
+    def forget(self, attempt: int) -> None:
+        """It is over."""
+        for known in (self.works, self.gangs, self.gpus):
+            known.pop(attempt, None)
 
 
 class Manager:
@@ -64,21 +89,22 @@ class Manager:
         self._folder = folder
         self._spec = spec
         self._program = program
-        self._flow = flow_of(spec, folder)
+        self._kind = FLOWS.get(spec.strategy)
+        self._flow: Flow = self._kind.open(spec, folder)
         self._pool = pool
         self._recorder = recorder
         self._events: asyncio.Queue[manage.Event | BaseException] = asyncio.Queue()
-        self._ended: Mapping[str, Outcome] = {}
-        self._works: dict[tuple[str, int], Task] = {}
-        self._plans: dict[str, events.Planned] = {}
-        self._gangs: dict[tuple[str, int], Gang] = {}
-        self._gpus: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._lives: dict[str, Life] = {}
+        self._speakers: dict[int, str] = {}  # the tasks that are on their way, by the number of their first process
+        self._has_main = False
+        self._step_files: Mapping[str, str] = {}
         self._next_number = 0
         self._placing = asyncio.Lock()
-        self._full: dict[int, tuple[float, manage.Refused]] = {}  # by slots: when it was looked, and what was said
+        self._full: dict[str, tuple[float, manage.Refused]] = {}  # by size: when it was looked, and what was said
         self._started: float | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        recorder.measured = self._measure
         pool.tell = self._note
         pool.fail = self._events.put_nowait
         pool.stop = lambda force, by: self.stop(force=force, by=by)
@@ -108,15 +134,52 @@ class Manager:
 
     async def _go_through(self, state: manage.RunState) -> Outcome:
         while state.outcome is None:
-            before = state
-            state, actions = manage.step(state, await self._next())
-            self._ended = state.ended
-            self._keep_tasks(before.tasks, state.tasks)
-            if state.summary != before.summary and state.outcome is None:
-                self._recorder.update(time.time(), state=state.summary)
-            for action in actions:
-                self._do(action, state.summary)
+            state = self._step(state, await self._next())
         return state.outcome
+
+    def _step(self, state: manage.RunState, event: manage.Event) -> manage.RunState:
+        """With what the flow says to it, before anything else is heard."""
+        heard = deque([event])
+        while heard:
+            before = state
+            state, actions = manage.step(state, heard.popleft())
+            self._keep_tasks(before.tasks, state.tasks)
+            summary = state.summary
+            if summary != before.summary and state.outcome is None:
+                self._recorder.update(time.time(), state=summary)
+            for action in actions:
+                answer = self._ask(action)
+                if answer is not None:
+                    heard.append(answer)
+                else:
+                    self._do(action, summary)
+        return state
+
+    def _ask(self, action: manage.Action) -> manage.Event | None:
+        """The flow, if the action is for it."""
+        if isinstance(action, manage.Pull):
+            task = self._flow.next()
+            if task is not None:
+                self._lives[task.name] = Life(task)
+                if task.name != MAIN:
+                    self._recorder.offered(time.time(), task.name)
+            return manage.Offered(time.monotonic(), task)
+        if isinstance(action, manage.Over):
+            self._end_life(action)
+            self._flow.ended(action.task, action.outcome)
+            return manage.Heard(time.monotonic(), action.task, action.attempt, self._flow.outcome())
+        return None
+
+    def _end_life(self, over: manage.Over) -> None:
+        life = self._lives.pop(over.task, None)
+        if over.task == MAIN:
+            return
+        if life is not None and life.first is not None:
+            self._speakers.pop(life.first, None)
+        now = time.time()
+        self._recorder.event(now, events.TaskEnded(**{**over.outcome.told(), "task": over.task}))
+        outcome = _shortened(over.outcome).told()
+        self._recorder.end_task(now, over.task, attempt=over.attempt, outcome=outcome)
 
     async def _end_tasks(self) -> None:
         """What still looks for room would ask a pool that is closed, and tell of a run that has ended."""
@@ -131,12 +194,7 @@ class Manager:
     def _begin(self, found: Found | None) -> manage.RunState:
         spec = self._spec
         policy = manage.Policy(
-            max(spec.restarts, self._flow.restarts),
-            spec.timeout,
-            spec.start_timeout,
-            spec.grace,
-            spec.wait,
-            self._pool.confirm,
+            spec.restarts, spec.timeout, spec.start_timeout, spec.grace, spec.wait, self._pool.confirm
         )
         now = time.monotonic()
         if found is None:
@@ -148,45 +206,66 @@ class Manager:
                     time.time(), events.FlowBegun(run=self._run_id, title=self._flow.title, on=spec.on, **told)
                 )
             self._post(manage.Begun(now))
-            return manage.begin(self._flow, policy)
+            return manage.begin(policy)
         self._post(manage.Begun(now, since=now - (time.time() - found.created)))
         self._started = found.started
-        if self._flow.title:
-            self._recorder.take_over({name: kept_task(task) for name, task in found.tasks.items()})
-        self._ended = {name: task.outcome for name, task in found.tasks.items() if task.outcome is not None}
-        if self._flow.title:
-            self._note(f"{self._run_id} goes on: {len(self._ended)} of its tasks are done already.")
-        self._next_number = max((task.first + task.ranks for task in found.tasks.values()), default=0)
-        return manage.begin(self._flow, policy, [self._go_on(name, task, now) for name, task in found.tasks.items()])
+        return manage.begin(policy, self._take_over(found, now), self._flow.outcome())
 
-    def _go_on(self, name: str, found: FoundTask, now: float) -> manage.TaskState:
+    def _take_over(self, found: Found, now: float) -> list[manage.TaskState]:
+        """What was asked and told before is repeated; what is on its way is gone on with."""
+        adopted = repeat(self._flow, found, self._recorder)
+        self._lives = {name: Life(task) for name, (task, _) in adopted.tasks.items()}
+        self._next_number = adopted.next_number
+        self._pool.found = found._replace(history=(), tasks={name: kept for name, (_, kept) in adopted.tasks.items()})
+        if self._flow.title:
+            self._recorder.take_over({name: kept_task(kept) for name, (_, kept) in adopted.tasks.items()})
+            self._note(f"{self._run_id} goes on: {adopted.ended} of its tasks are done already.")
+        running = [kept.first for _, kept in adopted.tasks.values() if kept.placement]
+        self._recorder.recall(running)
+        logs = {log_of(name, kept.attempt) for name, (_, kept) in adopted.tasks.items() if kept.placement}
+        heard = {log: self._recorder.heard(log) for log in logs}
+        return [self._go_on(name, adopted, now, heard) for name in adopted.tasks]
+
+    def _go_on(
+        self, name: str, adopted: Adopted, now: float, heard: Mapping[int, Mapping[int, int]]
+    ) -> manage.TaskState:
         """With what another manager has left of it."""
+        task, found = adopted.tasks[name]
         phase = _PHASES.get(found.state, manage.Phase.QUEUED) if found.placement else manage.Phase.QUEUED
-        state = manage.TaskState(name, found.attempt, phase, restarts=found.restarts)
-        if found.outcome is not None:
-            return state.ended(found.outcome)
+        needs = adopted.redone if phase is manage.Phase.QUEUED and name not in adopted.redone else frozenset()
+        state = manage.task_state(task, found.attempt, phase, restarts=found.restarts, needs=needs)
         if phase is not manage.Phase.QUEUED:
-            order = self._order(name, found.attempt, found.placement, found.first)
-            self._recorder.recall(found.first)
-            self._pool.adopt(order, self, self._recorder.heard(log_of(order.task, order.attempt)))
+            self._adopt(name, found, heard[log_of(name, found.attempt)])
         limit = self._spec.start_timeout if phase is manage.Phase.LAUNCHING else 0.0
-        return state if phase is manage.Phase.RUNNING else replace(state, due=now + limit)
+        return state if phase is manage.Phase.RUNNING or needs else replace(state, due=now + limit)
+
+    def _adopt(self, name: str, found: FoundTask, heard: Mapping[int, int]) -> None:
+        order = self._order(name, found.attempt, found.placement, found.first)
+        life = self._lives[name]
+        life.adopted = found.attempt
+        if name != MAIN:
+            life.first = found.first
+            self._speakers[found.first] = name
+        self._pool.adopt(order, self, heard)
+        if last := self._recorder.last.get(found.first):
+            self._measure(found.first, last)
 
     def _keep_tasks(self, before: Mapping[str, manage.TaskState], after: Mapping[str, manage.TaskState]) -> None:
         """What the next manager needs to go on, should this one be lost."""
         for name, task in after.items():
-            if name != MAIN and _kept(task) != _kept(before.get(name)):
-                outcome = None if task.outcome is None else _shortened(task.outcome).told()
-                if task.outcome is not None:
-                    self._recorder.event(time.time(), events.TaskEnded(**{**task.outcome.told(), "task": name}))
-                self._recorder.task(
-                    time.time(),
-                    name,
-                    state=_STATES[task.phase],
-                    attempt=task.attempt,
-                    restarts=task.restarts,
-                    outcome=outcome,
-                )
+            old = before.get(name)
+            if task is old or name == MAIN or _kept(task) == _kept(old):
+                continue
+            told = {"state": _STATES[task.phase], "attempt": task.attempt, "restarts": task.restarts}
+            self._recorder.task(time.time(), name, **told)
+
+    def _measure(self, number: int, values: Mapping[str, float]) -> None:
+        """The flow hears what the first process of a task has told, and may have enough of it."""
+        name = MAIN if self._has_main else self._speakers.get(number)
+        if name not in self._lives or (self._has_main and number != 0):
+            return
+        if why := self._flow.measured(name, values):
+            self._post(manage.EndAsked(time.monotonic(), name, self._lives[name].attempt, why))
 
     def stop(self, *, force: bool = False, by: str = "") -> None:
         """`by`: who asked for it, where that was not at the run's own terminal."""
@@ -208,14 +287,15 @@ class Manager:
 
     def _finish(self, outcome: Outcome) -> Outcome:
         now = time.time()
-        if any(task == MAIN for task, _ in self._gangs):
+        if self._has_main:
             outcome = replace(outcome, metrics=self._last_metrics())
-        report = self._flow.report(self._ended)
+        report = self._flow.report()
         if report:
             self._recorder.event(now, events.Reported(others=report))
         told = outcome.told()
         if outcome.verdict is Verdict.DONE:
-            result = result_on_volume(self._spec, self._folder, report["final"] if report else None)
+            final = report.get("final") if report else None
+            result = self._spec.place.result(self._spec, self._folder, final)
             told |= {"result": result} if result else {}
         # In this order: who sees that the run has ended finds the event that tells how.
         self._recorder.event(now, events.Finished(run=self._run_id, **told))
@@ -276,54 +356,72 @@ class Manager:
         delay = max(0.0, at - time.monotonic())
         self._wake = asyncio.get_running_loop().call_later(delay, lambda: self._post(manage.Tick(time.monotonic())))
 
-    def _task(self, name: str, attempt: int) -> Task:
-        if (name, attempt) not in self._works:
-            work = self._flow.work(name, self._ended, attempt)
-            spec = replace(self._spec, slots=work.slots or self._spec.slots, env={**self._spec.env, **work.env})
+    def _work(self, name: str, attempt: int) -> Work:
+        life = self._lives[name]
+        if attempt not in life.works:
+            task = self._flow.attempt(life.task, attempt)
+            files = self._files_of_steps() if task.is_step else self._program.files
+            life.works[attempt] = Work(_asked(self._spec, task), program_of(self._program, task)._replace(files=files))
+        return life.works[attempt]
+
+    def _files_of_steps(self) -> Mapping[str, str]:
+        if not self._step_files:
             installer = installer_files() if self._program.setup else {}
-            files = {**step_files(), **installer} if work.is_step else self._program.files
-            self._works[name, attempt] = Task(spec, program_of(self._program, work)._replace(files=files))
-        return self._works[name, attempt]
+            self._step_files = {**step_files((self._kind.steps, *self._kind.step_modules)), **installer}
+        return self._step_files
 
     async def _place(self, task: str, attempt: int) -> None:
         """One after the other: what one task takes is not there for the next. Where there is no room for one, there is
         none for others of its size that were waiting to ask: fifty tasks need not look at a cluster fifty times."""
-        asked, slots = time.monotonic(), self._task(task, attempt).spec.slots
+        if task not in self._lives:
+            return
+        asked, size = time.monotonic(), self._size(task)
         async with self._placing:
             self._pool.release(task)
-            looked, refused = self._full.get(slots, (asked, None))
+            looked, refused = self._full.get(size, (asked, None))
+            if task not in self._lives:
+                return
             if refused is not None and looked > asked:
                 self._post(replace(refused, at=time.monotonic(), task=task, attempt=attempt))
             else:
                 self._post(await self._find_room(task, attempt))
+            if task not in self._lives:  # It has ended meanwhile: nobody will launch it.
+                self._pool.release(task)
+
+    def _size(self, task: str) -> str:
+        """Tasks that ask for the same have the same."""
+        asked = self._lives[task].task
+        return f"{asked.slots} {sorted(asked.options.items())}"
 
     async def _find_room(self, task: str, attempt: int) -> manage.Event:
-        looked, spec = time.monotonic(), self._task(task, attempt).spec
+        looked, spec, size = time.monotonic(), self._work(task, attempt).spec, self._size(task)
         try:
-            nodes = await self._pool.nodes()
-            placement = plan(nodes, spec.slots, most_per_node=spec.max_per_node).placement
+            nodes = await self._pool.nodes(spec if self._lives[task].task.options else None)
+            placement = plan(nodes, spec.slots, most_per_node=spec.place.most_per_node).placement
         except Unreachable as error:
             refused = manage.Refused(time.monotonic(), task, attempt, error.message, False, error.hint)
         except DoesNotFit as error:
-            refused = self._refusal(task, attempt, error)
+            refused = self._refusal(task, attempt, spec, error)
         else:
             return await self._reserve(task, attempt, placement)
-        self._full[spec.slots] = looked, refused
+        if len(self._full) >= _SIZES:
+            self._full.clear()
+        self._full[size] = looked, refused
         return refused
 
     async def _reserve(self, task: str, attempt: int, placement: Mapping[str, int]) -> manage.Event:
         gpus = await self._pool.reserve(task, placement)
         if gpus is None:
             return manage.Refused(time.monotonic(), task, attempt, "Another run was faster to take the room.")
-        self._gpus[task, attempt] = gpus
+        if task in self._lives:
+            self._lives[task].gpus[attempt] = gpus
         return manage.Placed(time.monotonic(), task, attempt, placement)
 
-    def _refusal(self, task: str, attempt: int, error: DoesNotFit) -> manage.Refused:
+    def _refusal(self, task: str, attempt: int, spec: Spec, error: DoesNotFit) -> manage.Refused:
         """What would not fit even if nobody else were there is told as that."""
         now = time.monotonic()
         try:
-            spec = self._task(task, attempt).spec
-            plan(self._pool.capacity(), spec.slots, most_per_node=spec.max_per_node)
+            plan(self._pool.capacity(), spec.slots, most_per_node=spec.place.most_per_node)
         except DoesNotFit as never:
             return manage.Refused(now, task, attempt, never.message, True, never.hint)
         remark, waiting, gist = self._pool.shortage(spec.slots)
@@ -331,32 +429,17 @@ class Manager:
         return manage.Refused(now, task, attempt, reason, False, error.hint, waiting, gist)
 
     async def _launch(self, task: str, attempt: int, placement: Mapping[str, int]) -> None:
+        life = self._lives.get(task)
+        if life is None:
+            return
         order = self._order(task, attempt, placement, self._next_number)
-        gang, program = self._gangs[task, attempt], self._task(task, attempt).program
-        now = time.time()
-        planned = events.Planned(
-            run=self._run_id,
-            task=_about(task),
-            on=self._spec.on,
-            placement=dict(placement),
-            unplaced=self._pool.is_blind,
-            chief=order.nodes[0],
-            framework=program.framework,
-            because=program.because,
-            python=program.command[0],
-            gpus={node: list(ids) for node, ids in self._gpus[task, attempt].items()},
-            see_gpus=gang.see_gpus,
-            packages=packages_of(program),
-        )
-        if self._plans.get(task) != planned:  # Who was turned away asks again, with the same plan perhaps.
-            self._recorder.event(now, planned)
-            self._plans[task] = planned
-        ranks = len(gang.table.ranks)
+        self._tell_plan(life, order, attempt, placement)
+        now, ranks = time.time(), len(life.gangs[attempt].table.ranks)
         if task == MAIN:
             self._recorder.update(now, attempt=attempt, placement=dict(placement), ranks=ranks)
         else:
             self._recorder.task(now, task, placement=dict(placement), ranks=ranks, first=self._next_number)
-            self._next_number += ranks
+            self._give_number(life, ranks)
         self._recorder.event(now, events.Starting(**self._numbered(order), attempt=attempt))
         try:
             await self._pool.launch(order, self)
@@ -364,13 +447,43 @@ class Manager:
             outcome = Outcome(Verdict.FAILED, f"The gang could not be started: {error}.")
             self._post(manage.Ended(time.monotonic(), task, attempt, outcome))
 
+    def _give_number(self, life: Life, ranks: int) -> None:
+        """Its processes speak under these from now on."""
+        if life.first is not None:
+            self._speakers.pop(life.first, None)
+            self._recorder.forget([life.first])
+        life.first = self._next_number
+        self._speakers[life.first] = life.task.name
+        self._next_number += ranks
+
+    def _tell_plan(self, life: Life, order: Order, attempt: int, placement: Mapping[str, int]) -> None:
+        program = life.works[attempt].program
+        planned = events.Planned(
+            run=self._run_id,
+            task=_about(order.task),
+            on=self._spec.on,
+            placement=dict(placement),
+            unplaced=self._pool.is_blind,
+            chief=order.nodes[0],
+            framework=program.framework,
+            because=program.because,
+            python=program.command[0],
+            gpus={node: list(ids) for node, ids in life.gpus[attempt].items()},
+            see_gpus=life.gangs[attempt].see_gpus,
+            packages=packages_of(program),
+        )
+        if life.plan != planned:  # Who was turned away asks again, with the same plan perhaps.
+            self._recorder.event(time.time(), planned)
+            life.plan = planned
+
     def _order(self, task: str, attempt: int, placement: Mapping[str, int], first: int) -> Order:
-        spec, program = self._task(task, attempt)
+        spec, program = self._work(task, attempt)
+        life = self._lives[task]
         details = Attempt(
             run=self._run_id,
             number=attempt,
             placement=placement,
-            gpus=self._gpus.get((task, attempt), {}),
+            gpus=life.gpus.get(attempt, {}),
             secret=secrets.token_hex(32),
             nonce=secrets.token_hex(4),
             folder=self._folder,
@@ -378,8 +491,17 @@ class Manager:
             task=task,
             first=0 if task == MAIN else first,
         )
-        gang = self._gangs[task, attempt] = gang_of(spec, program, details)
-        return Order(task, attempt, gang.table.nodes, agent_configs(spec, program, details, gang))
+        gang = life.gangs[attempt] = gang_of(spec, program, details)
+        life.attempt = attempt
+        if task == MAIN:
+            self._has_main = True
+        own = spec if life.task.options else None
+        return Order(task, attempt, gang.table.nodes, agent_configs(spec, program, details, gang), own)
+
+    def _gang(self, order: Order) -> Gang | None:
+        """None for an attempt that nobody waits for any longer."""
+        life = self._lives.get(order.task)
+        return life.gangs.get(order.attempt) if life is not None else None
 
     # ---- what the gang tells
 
@@ -387,55 +509,76 @@ class Manager:
         self._recorder.frames(time.time(), log_of(order.task, order.attempt), chunk)
 
     def said(self, order: Order, words: Mapping[str, Any]) -> None:
-        now = time.time()
+        gang, now = self._gang(order), time.time()
+        if gang is None:
+            return
         if words["event"] == "running":
             self._started = self._started or now
             self._recorder.update(now, started=self._started)
-            ranks = self._named(order, words["ranks"])
-            self._tell_once(now, events.Running(**self._numbered(order), attempt=order.attempt, ranks=ranks))
+            ranks = _named(gang, order, words["ranks"])
+            self._tell_once(now, order, events.Running(**self._numbered(order), attempt=order.attempt, ranks=ranks))
+            self._flow.started(order.task)
             self._post(manage.Started(time.monotonic(), order.task, order.attempt))
         elif words["event"] == "exit":
             ended = {key: words[key] for key in ("rank", "code", "signal")}
-            self._tell_once(now, events.RankEnded(**self._numbered(order), attempt=order.attempt, **ended))
+            told = {**self._numbered(order), "attempt": order.attempt, **ended}
+            self._tell_once(now, order, events.RankEnded(**told))
         elif words["event"] == "ending":
-            outcome = self._outcome(order, words["outcome"])
+            outcome = self._outcome(gang, order, words["outcome"])
             self._post(manage.Failing(time.monotonic(), order.task, order.attempt, outcome))
         elif words["event"] == "note":
-            self._tell_once(now, events.Note(**self._numbered(order), attempt=order.attempt, text=words["text"]))
+            told = {**self._numbered(order), "attempt": order.attempt, "text": words["text"]}
+            self._tell_once(now, order, events.Note(**told))
         elif words["event"] == "gap":
             lost = {"attempt": order.attempt, "rank": words["rank"], "lines": words["lines"]}
             self._recorder.event(now, events.Gap(task=_about(order.task), **lost))
 
     def _numbered(self, order: Order) -> dict[str, Any]:
         """Which task it is, and the numbers of its processes."""
-        ranks = len(self._gangs[order.task, order.attempt].table.ranks)
-        return {} if order.task == MAIN else {"task": order.task, "numbers": (order.configs[0]["first"], ranks)}
+        if order.task == MAIN:
+            return {}
+        ranks = len(self._lives[order.task].gangs[order.attempt].table.ranks)
+        return {"task": order.task, "numbers": (order.configs[0]["first"], ranks)}
 
-    def _tell_once(self, at: float, event: Event) -> None:
+    def _tell_once(self, at: float, order: Order, event: Event) -> None:
         """A gang that was adopted tells from its beginning what the manager before us has written down already."""
-        if self._pool.found is None or not self._recorder.has_event(event):
+        is_adopted = self._lives[order.task].adopted == order.attempt
+        if not is_adopted or not self._recorder.has_event(event):
             self._recorder.event(at, event)
 
-    def _named(self, order: Order, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        table = self._gangs[order.task, order.attempt].table
-        return [{**rank, "node": order.nodes[rank["node"]], "role": table.ranks[rank["rank"]].role} for rank in ranks]
-
     def ended(self, order: Order, facts: Mapping[str, Any]) -> None:
-        self._plans.pop(order.task, None)
-        outcome, spends = self._outcome(order, facts), facts.get("spends", True)
+        gang = self._gang(order)
+        if gang is None:
+            return
+        life = self._lives[order.task]
+        life.plan = None
+        outcome, spends = self._outcome(gang, order, facts), facts.get("spends", True)
         if order.task != MAIN:
             outcome = replace(outcome, metrics=self._recorder.last.get(order.configs[0]["first"], {}))
         self._post(manage.Ended(time.monotonic(), order.task, order.attempt, outcome, spends))
+        life.forget(order.attempt)
 
     def refused(self, order: Order, reason: str, hopeless: bool, hint: str) -> None:
         """Two that raced for the same room both lose it: the dice decide who asks again first."""
+        if order.task in self._lives:
+            self._lives[order.task].forget(order.attempt)
         patience = random.uniform(0.5, 1.5)
         now = time.monotonic()
         self._post(manage.TurnedAway(now, order.task, order.attempt, reason, hopeless, hint, patience))
 
-    def _outcome(self, order: Order, facts: Mapping[str, Any]) -> Outcome:
-        size = len(self._gangs[order.task, order.attempt].table.ranks)
-        return outcome_of(facts, order.nodes, size, self._pool.setting)
+    def _outcome(self, gang: Gang, order: Order, facts: Mapping[str, Any]) -> Outcome:
+        setting = self._pool.setting._replace(framework=self._program.framework)
+        return outcome_of(facts, order.nodes, len(gang.table.ranks), setting)
+
+
+def _asked(spec: Spec, task: Task) -> Spec:
+    """What a task asks for; options that there are not mean nothing."""
+    return spec.changed({**task.options, "slots": task.slots or spec.slots, "env": {**spec.env, **task.env}})
+
+
+def _named(gang: Gang, order: Order, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    table = gang.table
+    return [{**rank, "node": order.nodes[rank["node"]], "role": table.ranks[rank["rank"]].role} for rank in ranks]
 
 
 def _shortened(outcome: Outcome) -> Outcome:
@@ -445,7 +588,7 @@ def _shortened(outcome: Outcome) -> Outcome:
 
 def _kept(task: manage.TaskState | None) -> tuple[object, ...]:
     """What is written down of a task: not how often it has looked for room."""
-    return () if task is None else (_STATES[task.phase], task.attempt, task.restarts, task.outcome)
+    return ("queued", 0, 0) if task is None else (_STATES[task.phase], task.attempt, task.restarts)
 
 
 def _about(task: str) -> str | None:

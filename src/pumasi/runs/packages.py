@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pumasi.core.kubewords import files_mount
 from pumasi.core.requirements import Line, from_pyproject, parse
 from pumasi.core.spec import Spec
 from pumasi.errors import UsageError
+from pumasi.pools.kubernetes.notation import files_mount
+from pumasi.pools.kubernetes.options import KubernetesOptions
 
 CONVERTED = ".pumasi/requirements.txt"
 """Where a list that was made of a pyproject.toml or a uv.lock is in the folder that travels, which never has a .pumasi
@@ -52,7 +53,7 @@ def find_setup(spec: Spec, python: str) -> dict[str, Any]:
         return {}
     lists = [] if spec.requirements is None else _lists(spec, spec.requirements)
     is_movable = not any(line.is_local for each in lists for line in each.lines)
-    volume = files_mount(spec.mounts) if spec.pool != "local" else None
+    volume = files_mount(spec[KubernetesOptions].mounts) if spec.pool != "local" else None
     asked = json.dumps([(each.path, each.text, _values_in(each.text, spec)) for each in lists])
     # In a cluster others can read this, and a hash of a password that is easy to guess tells it.
     has_key = is_movable and spec.pool == "local"

@@ -23,20 +23,22 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pumasi.agent.processes import kill_family
-from pumasi.core import kubewords
+from pumasi.catalogue import defaults, recorded_spec
 from pumasi.core.command import script_of
 from pumasi.core.events import Finished, Left, Note, StopAsked
-from pumasi.core.flows import average
-from pumasi.core.flows.catalogue import flow_of, sent
+from pumasi.core.flows import Flow
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of, program_of
 from pumasi.core.outcome import Outcome, Verdict
-from pumasi.core.placeholders import VARIABLES
 from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
-from pumasi.core.spec import DEFAULTS, Spec, parse_spec, run_name
+from pumasi.core.spec import Spec, run_name
 from pumasi.errors import ClusterTrouble, NotThere, PumasiError, SystemTrouble
 from pumasi.pools import open_pool
-from pumasi.pools.base import Found, FoundTask, Request, found_task
+from pumasi.pools.base import Request
+from pumasi.pools.kubernetes import notation
+from pumasi.pools.kubernetes.options import KubernetesOptions
+from pumasi.registry import FLOWS
+from pumasi.runs.adoption import left_behind
 from pumasi.runs.locate import find_program, find_python
 from pumasi.runs.manager import Manager
 from pumasi.runs.packages import made_files, setup_files
@@ -116,7 +118,7 @@ def bury(store: Store, record: RunRecord, verdict: str, exit_code: int, reason: 
 def interrupted(store: Store, spec: Spec) -> RunRecord | None:
     """One's own run of several tasks that asked for the very same and whose manager died. It goes on with what is
     done."""
-    if spec.strategy == "together":
+    if FLOWS.get(spec.strategy).is_single:
         return None
     asked = json.loads(json.dumps(spec.dump()))
     for record in store.runs(limit=MOST_LOOKED_AT):
@@ -139,7 +141,7 @@ def _is_there(record: RunRecord) -> bool:
     from pumasi.pools.kubernetes.pool import program_left
 
     try:
-        asyncio.run(program_left(parse_spec(record.spec), record.id, os.environ))
+        asyncio.run(program_left(recorded_spec(record.spec), record.id, os.environ))
     except NotThere:
         return False
     return True
@@ -162,18 +164,6 @@ def _adopting(store: Store, record: RunRecord, spec: Spec, view: View, *, termin
     return Session(store, record, spec, program, view, terminal=terminal)
 
 
-def left_behind(store: Store, record: RunRecord) -> Found | None:
-    """What is done stays done; but the data is looked at again, which may be another by now. The rest starts anew."""
-    tasks = {name: found_task(kept) for name, kept in store.tasks(record.id).items()}
-    kept = {name: task for name, task in tasks.items() if task.outcome is not None and name != average.DATA}
-    again = {
-        name: FoundTask("queued", task.attempt + 1, first=task.first, ranks=task.ranks)
-        for name, task in tasks.items()
-        if name not in kept
-    }
-    return Found(time.time(), record.started, {**kept, **again}) if tasks else None
-
-
 def preview(spec: Spec) -> dict[str, Any]:
     """What would be started, exactly; only the end of the id, GPUs, secrets, addresses and ports are chosen later, and
     nothing is held."""
@@ -182,14 +172,15 @@ def preview(spec: Spec) -> dict[str, Any]:
     home = default_home(os.environ)
     spec, program, _ = prepare(spec, home)
     run_id = f"{run_name(spec)}-xxxxx"
+    usual = defaults()
     told = {
-        "spec": {name: value for name, value in spec.dump().items() if value != DEFAULTS[name]},
+        "spec": {name: value for name, value in spec.dump().items() if value != usual[name]},
         "framework": program.framework,
         "because": program.because,
         **({"setup": _asked_setup(program)} if program.setup else {}),
         "notes": list(program.notes),
     }
-    if spec.strategy != "together":
+    if not FLOWS.get(spec.strategy).is_single:
         return {**told, "tasks": list(_tasks(spec, program, _folder_of(spec, home, run_id)))}
     pool = make_pool(spec, home)
     placement = plan(asyncio.run(pool.nodes()), spec.slots).placement
@@ -226,22 +217,19 @@ def _folder_of(spec: Spec, home: Path, run_id: str) -> str:
 
 
 def _tasks(spec: Spec, program: Program, folder: str) -> Iterator[dict[str, Any]]:
-    """Those of one round: all are alike."""
-    flow = flow_of(replace(spec, rounds=1), folder)
-    ended: dict[str, Outcome] = {}
-    while flow.outcome(ended) is None:
-        names = [name for name in flow.next(ended) if name not in ended]
-        for name in names:
-            work = flow.work(name, ended)
-            yield {"task": name, "command": program_of(program, work).command, "env": {**spec.env, **work.env}}
-        ended |= dict.fromkeys(names, Outcome(Verdict.DONE))
+    """Those of a small one: they show what all of them are. Each is done as soon as it is there."""
+    kind = FLOWS.get(spec.strategy)
+    flow: Flow = kind.open(kind.sample(spec), folder)
+    while task := flow.next():
+        yield {"task": task.name, "command": program_of(program, task).command, "env": {**spec.env, **task.env}}
+        flow.ended(task.name, Outcome(Verdict.DONE))
 
 
 def prepare(spec: Spec, home: Path, say: Say = lambda text: None) -> tuple[Spec, Program, bytes]:
     """Whatever can't work, whoever waits, is told before anything is written or started. With the program, and the
     working folder where it has to travel. `say` is called before work that takes long."""
     spec = _settled(spec)
-    flow_of(spec, "")
+    FLOWS.get(spec.strategy).check(spec)
     if spec.pool == "local":
         from pumasi.pools.local.pool import make_pool
 
@@ -265,19 +253,19 @@ def _readable(env: Mapping[str, str]) -> Iterator[str]:
 
 def _settled(spec: Spec) -> Spec:
     """With the names that the kubeconfig has for the cluster and the namespace now: it may say otherwise tomorrow. With
-    the variables that placeholders stand for, and the Python of this shell, if another one may go on with the run."""
-    if spec.strategy == "average":
-        known = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-        spec = replace(spec, env={**known, **spec.env})
+    what its flow takes from the environment, and the Python of this shell, if another one may go on with the run."""
+    flow = FLOWS.get(spec.strategy)
+    spec = flow.settle(spec, os.environ)
     if spec.pool == "local":
-        return spec if spec.strategy == "together" else replace(spec, python=find_python(spec, os.environ))
+        return spec if flow.is_single else replace(spec, python=find_python(spec, os.environ))
     from pumasi.kube.config import connect
 
     found = connect(spec.context, os.environ)
     where = f"k8s:{found.context}" if found.context else "k8s"
-    volume = (f"{kubewords.volume(spec.volume).name}:{kubewords.VOLUME_PATH}",) if spec.volume else ()
-    mounts = (*volume, *(mount for mount in spec.mounts if mount not in volume))
-    return replace(spec, on=where, namespace=spec.namespace or found.namespace, mounts=mounts)
+    asked = spec[KubernetesOptions]
+    volume = (f"{notation.volume(asked.volume).name}:{notation.VOLUME_PATH}",) if asked.volume else ()
+    mounts = (*volume, *(mount for mount in asked.mounts if mount not in volume))
+    return spec.changed({"on": where, "namespace": asked.namespace or found.namespace, "mounts": mounts})
 
 
 def pack_program(spec: Spec, say: Say, leave_out: LeaveOut = lambda status, head: False) -> tuple[Program, bytes]:
@@ -291,7 +279,7 @@ def pack_program(spec: Spec, say: Say, leave_out: LeaveOut = lambda status, head
     inside = Path(os.path.normpath(folder / script)) if script else Path()
     must = [str(inside.relative_to(folder))] if inside.is_relative_to(folder) else []
     must += setup_files(spec)
-    stays = [folder / path for path in sent(spec).values()]
+    stays = [folder / path for path in FLOWS.get(spec.strategy).files(spec).values()]
     code = pack(folder, must, leave_out, stays, say, made_files(spec))
     return program._replace(notes=(*program.notes, *code.notes)), code.packed
 
@@ -548,7 +536,7 @@ def main(home: str, run_id: str, mode: str) -> int:
     """The background manager."""
     store = Store.open(Path(home))
     record = store.run(run_id)
-    spec = parse_spec(record.spec)
+    spec = recorded_spec(record.spec)
     if mode == "adopt":
         session = _adopting(store, record, spec, Unwatched(), terminal=False)
     else:

@@ -73,4 +73,13 @@ MIGRATIONS: list[tuple[str, ...]] = [
         # Until now nothing told copies of other people's runs from one's own that have a manager in the cluster.
         "UPDATE runs SET started_here = 0 WHERE detached AND pid IS NULL AND json_extract(spec, '$.on') LIKE 'k8s%'",
     ),
+    (
+        # What is in the table tasks was kept by versions that had no journal.
+        """CREATE TABLE journal (
+            seq INTEGER PRIMARY KEY,
+            run INTEGER NOT NULL,
+            entry TEXT NOT NULL
+        )""",
+        "CREATE INDEX journal_of_run ON journal (run)",
+    ),
 ]

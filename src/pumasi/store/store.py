@@ -137,20 +137,28 @@ class Store:
 
     # Tasks, of a run that has several
 
-    def keep_task(self, run_id: str, name: str, fields: dict[str, Any]) -> None:
+    def add_to_journal(self, run_id: str, entries: Sequence[dict[str, Any]]) -> None:
         with self._db.transaction() as db:
-            db.execute(
-                "INSERT OR REPLACE INTO tasks (run, name, fields) VALUES (?, ?, ?)",
-                (self._number(run_id), name, json.dumps(fields)),
-            )
+            number = self._number(run_id)
+            rows = [(number, json.dumps(entry)) for entry in entries]
+            db.executemany("INSERT INTO journal (run, entry) VALUES (?, ?)", rows)
+
+    def journal(self, run_id: str) -> list[dict[str, Any]]:
+        """In the order in which the entries were added; see `core.flows.journal`."""
+        rows = self._db.read(
+            "SELECT entry FROM journal WHERE run = (SELECT number FROM runs WHERE id = ?) ORDER BY seq", (run_id,)
+        )
+        return [json.loads(entry) for (entry,) in rows]
 
     def tasks(self, run_id: str) -> dict[str, dict[str, Any]]:
-        """In the order in which they were first heard of."""
+        """How each of them stands."""
+        from pumasi.core.flows.journal import tasks
+
         rows = self._db.read(
             "SELECT name, fields FROM tasks WHERE run = (SELECT number FROM runs WHERE id = ?) ORDER BY rowid",
             (run_id,),
         )
-        return {name: json.loads(fields) for name, fields in rows}
+        return tasks(self.journal(run_id), {name: json.loads(fields) for name, fields in rows})
 
     # Events and metrics
 
@@ -364,7 +372,7 @@ class Store:
 
     def _delete_rows(self, number: int) -> None:
         with self._db.transaction() as db:
-            for table in ("metrics", "last_metrics", "events", "tasks"):
+            for table in ("metrics", "last_metrics", "events", "tasks", "journal"):
                 db.execute(f"DELETE FROM {table} WHERE run = ?", (number,))  # noqa: S608
             db.execute("DELETE FROM runs WHERE number = ?", (number,))
 

@@ -15,12 +15,12 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+from pumasi.catalogue import make_spec
 from pumasi.core.flows import MAIN
 from pumasi.core.frames import Frame, parse_frames
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.planning import plan
 from pumasi.core.ranks import chief_first
-from pumasi.core.spec import Spec
 from pumasi.pools.base import Order, Pool
 
 SECONDS = 60.0
@@ -130,7 +130,7 @@ class PoolBench:
         assert self.failures == []
 
     async def order(self, code: str, slots: int, placement: Mapping[str, int] | None = None, **fields: Any) -> Order:
-        spec = Spec(command=("train.py",), workdir=self.folder, slots=slots, **fields)
+        spec = make_spec(command=("train.py",), workdir=self.folder, slots=slots, **fields)
         if placement is None:
             placement = plan(await self.pool.nodes(), slots, most_per_node=self.most_per_node).placement
         gpus = await self.pool.reserve(MAIN, placement)

@@ -11,7 +11,8 @@ from pumasi.cli.parsing import Arguments, closest
 from pumasi.cli.runs import find_run, open_store
 from pumasi.cli.view.board import Board, replayed
 from pumasi.cli.view.output import columns, say, show, show_json
-from pumasi.cli.view.text import finite, importance, number, sparkline, table, width
+from pumasi.cli.view.text import finite, number, sparkline, table, width
+from pumasi.core.noted import importance
 from pumasi.errors import NotFound
 
 if TYPE_CHECKING:

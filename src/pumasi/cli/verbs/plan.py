@@ -87,7 +87,7 @@ def _nodes(arguments: Arguments) -> tuple[list[Node], list[str], bool]:
 
 
 async def _look(arguments: Arguments, pool: str) -> list[NodeState]:
-    from pumasi.core.kubewords import toleration
+    from pumasi.pools.kubernetes.notation import toleration
 
     tolerations = _each(arguments, "toleration", toleration)
     selector = dict(_each(arguments, "node-selector", _label))
@@ -104,7 +104,7 @@ def _each(arguments: Arguments, key: str, read: Callable[[str], T]) -> list[T]:
 
 
 def _label(text: str) -> tuple[str, str]:
-    from pumasi.core.kubewords import label_value, qualified
+    from pumasi.pools.kubernetes.notation import label_value, qualified
 
     key, equals, value = text.partition("=")
     if not equals:
@@ -113,7 +113,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def _labels(text: str) -> list[str]:
-    from pumasi.core.kubewords import qualified
+    from pumasi.pools.kubernetes.notation import qualified
 
     return [qualified(label.strip()) for label in text.split(",")]
 

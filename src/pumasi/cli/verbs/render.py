@@ -8,21 +8,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pumasi.catalogue import built_in
 from pumasi.cli.grammar import JSON, Option, Verb
+from pumasi.cli.options import as_option, flags_in, options_of_runs
 from pumasi.cli.parsing import Arguments
-from pumasi.cli.verbs.run import APART, flags_of
-from pumasi.cli.verbs.run import VERB as RUN
 from pumasi.cli.view.output import say
+from pumasi.core.options import declared
 from pumasi.errors import UsageError
+from pumasi.registry import FLOWS
 
 if TYPE_CHECKING:
     from pumasi.core.launch import Program
     from pumasi.core.spec import Spec
     from pumasi.pools.kubernetes.manifests import Object
 
-_NOT_HERE = frozenset(("on", "nodes", "topology", "no-wait", "detach", "quiet", "dry-run", "json", "name"))
+
+def _of_flows() -> list[str]:
+    """A flow starts one task after the other, which somebody has to do."""
+    sections = (each.section for each in built_in() if each.field == "strategy")
+    return [as_option(known).key for section in sections for known in declared(section).values()]
+
+
+_NOT_HERE = frozenset(("on", "strategy", "nodes", "topology", "no-wait", "name", *_of_flows()))
 """Options of `pumasi run` that ask for somebody who looks at the cluster, or at this terminal."""
 _FILE = "What is written"
+_OWN = (
+    Option(("--pods",), "so many pods; default: one a slot, or one for --max-per-node slots", "N", group=_FILE),
+    Option(("-o", "--output"), "write to this file instead of stdout", "FILE", group=_FILE),
+    JSON._replace(help="write JSON", group=_FILE),
+)
 
 VERB = Verb(
     name="render",
@@ -38,11 +52,9 @@ VERB = Verb(
 
     Options whose help ends in * may be given several times.""",
     options=(
-        Option(("--pods",), "so many pods; default: one a slot, or one for --max-per-node slots", "N", group=_FILE),
-        Option(("-o", "--output"), "write to this file instead of stdout", "FILE", group=_FILE),
+        *_OWN,
         Option(("--name",), "the name of the Job (default: the script's)", "NAME", group=_FILE),
-        JSON._replace(help="write JSON", group=_FILE),
-        *(option for option in RUN.options if option.key not in _NOT_HERE and option.group != APART),
+        *(option for option in options_of_runs() if option.key not in _NOT_HERE),
     ),
     takes=(0, None),
     passes_on=True,
@@ -60,9 +72,9 @@ def main(arguments: Arguments) -> int:
     from pumasi.runs.config import build_spec, current_folder
 
     pods = _pods(arguments)
-    flags = {key: value for key, value in flags_of(arguments).items() if key not in ("pods", "output")}
+    flags = flags_in(arguments, [option.key for option in _OWN])
     spec = build_spec({**flags, "on": "k8s"}, current_folder(), os.environ)
-    if spec.strategy != "together":
+    if not FLOWS.get(spec.strategy).is_single:
         raise UsageError(
             f"A file can't be a run with the strategy {spec.strategy}: somebody has to start one task after the other.",
             "In the cluster, without this machine, it runs with: pumasi run --on k8s -d",

@@ -67,13 +67,13 @@ def main(arguments: Arguments) -> int:
 
 
 def _check(arguments: Arguments) -> None:
-    from pumasi.core import kubewords
+    from pumasi.pools.kubernetes import notation
 
     if arguments.has("print") and arguments.has("remove"):
         raise UsageError("--print and --remove do not go together.", "Leave one of the two out.")
     if (name := arguments.last("namespace")) is not None:
         try:
-            kubewords.namespace(name)
+            notation.namespace(name)
         except SpecError as error:
             raise UsageError(f"--namespace: {error.message}.", f"{error.hint.capitalize()}.") from None
 

@@ -103,12 +103,13 @@ def _placed(record: RunRecord) -> str:
 
 def _options(record: RunRecord) -> str:
     """The options that are not as they would be by themselves; values of the environment are nobody's business."""
-    from pumasi.core.spec import DEFAULTS
+    from pumasi.catalogue import defaults
 
+    usual = defaults()
     changed = {
         name: value
         for name, value in record.spec.items()
-        if name not in _TOLD_APART and name in DEFAULTS and value != DEFAULTS[name]
+        if name not in _TOLD_APART and name in usual and value != usual[name]
     }
     names: Any = record.spec.get("env") or {}
     return ", ".join(

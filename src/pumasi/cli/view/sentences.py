@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pumasi.cli.view.text import aligned, count, duration, importance, notable, table
+from pumasi.cli.view.text import aligned, count, duration, notable, table
 from pumasi.core import events
 
 if TYPE_CHECKING:
@@ -38,32 +38,19 @@ def flow_line(run: str, event: events.FlowBegun) -> str:
 
 
 def report_lines(data: Mapping[str, Any]) -> list[str]:
-    """What was evaluated, side by side, and where the result is."""
-    scores, won = data["scores"], data.get("winner")
-    names = sorted({name for score in scores for name in score["metrics"]}, key=importance)
-    columns = [aligned([score["metrics"].get(name) for score in scores]) for name in names]
-    rows = [
-        (
-            str(score["round"]),
-            _model(score["model"]),
-            *figures,
-            "◄ best" if won == {"round": score["round"], "model": score["model"]} else "",
-        )
-        for score, *figures in zip(scores, *columns, strict=True)
-    ]
-    best = data.get("best")
-    which = f" ({_model(best['model'])} of round {best['round']})" if best else ""
-    lines = [f"The final model: {data['final']}{which}"]
-    if names:
-        lines += table(("round", "model", *names, ""), rows, 10**6, right=(0, *range(2, 2 + len(names))))
-    return [*lines, *data.get("remarks", ())]
+    """What the flow of a run has to show at its end; see `Flow.report`."""
+    headline = data.get("headline") or (f"The result: {data['final']}" if data.get("final") else "")
+    return [*([headline] if headline else []), *_table(data.get("table") or {}), *data.get("remarks", ())]
 
 
-def _model(who: str) -> str:
-    return _MODELS.get(who, f"model {who}")
-
-
-_MODELS = {"average": "the average", "ensemble": "the ensemble"}
+def _table(told: Mapping[str, Any]) -> list[str]:
+    heads, rows = told.get("columns", ()), told.get("rows", ())
+    if not rows:
+        return []
+    columns = list(zip(*rows, strict=True))
+    right = [index for index, column in enumerate(columns) if not any(isinstance(cell, str) for cell in column)]
+    texts = [aligned(column) if index in right else column for index, column in enumerate(columns)]
+    return table(heads, zip(*texts, strict=True), 10**6, right=right)
 
 
 def where(event: events.Planned) -> str:

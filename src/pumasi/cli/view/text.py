@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from pumasi.core.noted import NOTED_FIRST
 from pumasi.core.printable import clean
 
 ELLIPSIS = "…"
 _BARS = "▁▂▃▄▅▆▇█"
-NOTED_FIRST = ("loss", "val_loss", "accuracy", "acc", "val_accuracy", "val_acc")
 
 
 def width(text: str) -> int:
@@ -50,10 +50,6 @@ def fit(text: str, columns: int) -> str:
 def pad(text: str, columns: int, *, right: bool = False) -> str:
     space = " " * (columns - width(text))
     return space + text if right else text + space
-
-
-def importance(metric: str) -> tuple[int, str]:
-    return (NOTED_FIRST.index(metric) if metric in NOTED_FIRST else len(NOTED_FIRST), metric)
 
 
 def table(

@@ -1,22 +1,25 @@
 """Rank table to environment variables: one file a framework, and all of them at once.
 
 What the frameworks want does not collide, so a script needs no word about its framework; what would collide is set only
-for the one that is chosen. Another framework is one more file, and one more line in `FRAMEWORKS`.
+for the one that is chosen. Another framework is one more file, and one more line in `registry`; one of an installed
+package is asked only when a run names it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
 from pumasi.core.frameworks.base import PLACEHOLDER, Framework, Gang, Layout, Sight, host
 from pumasi.core.frameworks.gpus import visibility
-from pumasi.core.frameworks.horovod import HOROVOD
-from pumasi.core.frameworks.jax import JAX
-from pumasi.core.frameworks.mpi import MPI, hostfile
-from pumasi.core.frameworks.tensorflow import TENSORFLOW
-from pumasi.core.frameworks.torch import TORCH
+from pumasi.core.frameworks.mpi import hostfile
 from pumasi.core.ranks import Rank
+from pumasi.registry import FRAMEWORKS as REGISTERED
+
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
 
 __all__ = [
     "FRAMEWORKS",
@@ -28,25 +31,34 @@ __all__ = [
     "chief_ports",
     "decides",
     "environment",
+    "extra_roles",
     "find_framework",
     "hint",
     "hostfile",
+    "is_reaching_out",
+    "needs_shared_memory",
+    "package_of",
     "settle_see_gpus",
     "without_noise",
 ]
 
-FRAMEWORKS: tuple[Framework, ...] = (
-    HOROVOD,
-    MPI,
-    TORCH,
-    TENSORFLOW,
-    JAX,
-)
-"""In the order in which they win when a script trains with several."""
+FRAMEWORKS: tuple[Framework, ...] = tuple(REGISTERED.built_in())
+"""The built-in ones, in the order in which they win when a script trains with several."""
 
 
+@cache
 def find_framework(name: str) -> Framework | None:
-    return next((framework for framework in FRAMEWORKS if framework.name == name), None)
+    if name in ("", "auto", "none"):
+        return None
+    built_in = next((framework for framework in FRAMEWORKS if framework.name == name), None)
+    found: Framework | None = built_in or (REGISTERED.get(name) if REGISTERED.has(name) else None)
+    return found
+
+
+def _asked(chosen: str) -> list[Framework]:
+    """All that have a say where this one is chosen."""
+    main = find_framework(chosen)
+    return [*FRAMEWORKS, *([main] if main is not None and main not in FRAMEWORKS else [])]
 
 
 def environment(gang: Gang, rank: Rank, chosen: str) -> dict[str, str]:
@@ -82,7 +94,8 @@ def agent_parts(gang: Gang, chosen: str, hosts: str | None) -> tuple[str, ...]:
     """What the agents do for the frameworks of this gang. `hosts` is the text for mpirun's host file, if there is one:
     also a single process may be an mpirun."""
     parts = [framework.agent_part for framework in _wired(gang, chosen) if framework.agent_part]
-    return tuple(dict.fromkeys([*parts, *([MPI.agent_part] if hosts is not None else [])]))
+    parts += [framework.agent_part for framework in FRAMEWORKS if framework.by_mpirun and hosts is not None]
+    return tuple(dict.fromkeys(parts))
 
 
 def _wired(gang: Gang, chosen: str) -> list[Framework]:
@@ -91,35 +104,54 @@ def _wired(gang: Gang, chosen: str) -> list[Framework]:
         return [main] if main.wires(gang) else []
     if main is not None and gang.processes == 1 and gang.joins:
         return [main]
-    return [framework for framework in FRAMEWORKS if not framework.exclusive and framework.wires(gang)]
+    return [framework for framework in _asked(chosen) if not framework.exclusive and framework.wires(gang)]
 
 
-def settle_see_gpus(chosen: str, asked: str, *, per_node: bool = False, slot_as_node: bool = False) -> Sight:
-    """Whether a rank sees only its own GPU or all of the task's on its node: as asked, else as the framework wants it.
-
-    A slot that is shown as a node has local rank 0, and would take the first GPU that it sees."""
-    if asked in ("own", "all"):
-        return "own" if asked == "own" else "all"
-    if per_node or slot_as_node:
-        return "all" if per_node else "own"
-    framework = find_framework(chosen)
-    return framework.see_gpus if framework is not None else "own"
-
-
-def decides(gang: Gang, rank: Rank) -> bool:
-    """Whether the task is not over before this rank has ended. Parameter servers never end by themselves, nor do the
-    workers that they serve: there the chief decides alone."""
-    if any(member.role == "ps" for member in gang.table.ranks):
-        return rank.role == "chief"
-    return rank.role != "evaluator"
+def settle_see_gpus(spec: Spec, chosen: str) -> Sight:
+    """Whether a rank sees only its own GPU or all of the task's on its node: as asked, else as a framework insists, or
+    as the chosen one wants it."""
+    if spec.see_gpus in ("own", "all"):
+        return "own" if spec.see_gpus == "own" else "all"
+    if spec.per_node:
+        return "all"
+    for framework in _asked(chosen):
+        if insisted := framework.insists_on(spec):
+            return insisted
+    main = find_framework(chosen)
+    return main.see_gpus if main is not None else "own"
 
 
-def hint(tail: Sequence[str]) -> str:
+def extra_roles(spec: Spec) -> tuple[str, ...]:
+    """The roles of processes in addition to the slots."""
+    return tuple(role for framework in _asked(spec.framework) for role in framework.extra_roles(spec))
+
+
+def decides(gang: Gang, rank: Rank, chosen: str) -> bool:
+    """Whether the task is not over before this rank has ended."""
+    return all(framework.decides(gang, rank) for framework in _asked(chosen))
+
+
+def is_reaching_out(program: str) -> bool:
+    """Whether it starts ranks on other nodes by itself."""
+    return any(program in framework.reaching_out for framework in FRAMEWORKS)
+
+
+def package_of(launcher: str) -> str:
+    """The package that a launcher comes with; "" where it is none."""
+    return next(filter(None, (framework.launcher_packages.get(launcher, "") for framework in FRAMEWORKS)), "")
+
+
+def needs_shared_memory(name: str) -> bool:
+    framework = find_framework(name)
+    return framework is not None and framework.needs_shared_memory
+
+
+def hint(tail: Sequence[str], chosen: str = "") -> str:
     """What a framework knows about a failure that ended with these lines; "" for nothing."""
-    return next(filter(None, (framework.hint(tail) for framework in FRAMEWORKS)), "")
+    return next(filter(None, (framework.hint(tail) for framework in _asked(chosen))), "")
 
 
-def without_noise(tail: Sequence[str]) -> tuple[str, ...]:
+def without_noise(tail: Sequence[str], chosen: str = "") -> tuple[str, ...]:
     """The lines without those that a framework writes at every start, unless nothing would be left."""
-    noise = re.compile("|".join(f"(?:{framework.noise})" for framework in FRAMEWORKS if framework.noise))
+    noise = re.compile("|".join(f"(?:{framework.noise})" for framework in _asked(chosen) if framework.noise))
     return tuple(line for line in tail if not noise.search(line)) or tuple(tail)

@@ -149,7 +149,8 @@ def _read_import(found: Import, backend: str) -> _Evidence | None:
 def _read_keras(found: Import, backend: str) -> _Evidence | None:
     if not backend:
         default = f"{found.module} (on TensorFlow, unless KERAS_BACKEND says otherwise)"
-        return _Evidence("tensorflow", found, default, is_sure=False)
+        usual = next(framework.name for framework in FRAMEWORKS if framework.runs_keras)
+        return _Evidence(usual, found, default, is_sure=False)
     if find_framework(backend) is None:
         return None
     return _Evidence(backend, found, f"{found.module} (on {backend})")

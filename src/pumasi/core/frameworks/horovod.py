@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pumasi.core.frameworks.base import Framework, Gang, Layout, host, port
+from pumasi.core.frameworks.base import Framework, Gang, Layout, Package, host, port
 from pumasi.core.frameworks.script import Script
 from pumasi.core.ranks import Rank
 
@@ -24,6 +24,9 @@ class Horovod(Framework):
         "horovod.mxnet.init",
     )
     launchers = ("horovodrun",)
+    reaching_out = ("horovodrun",)
+    launcher_packages = {"horovodrun": "horovod"}  # noqa: RUF012
+    packages = (Package("horovod"),)
     ports = ("horovod",)
     agent_part = "horovod"
     see_gpus = "all"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pumasi.core.frameworks.base import Framework, Gang, Layout, host, port
+from pumasi.core.frameworks.base import Framework, Gang, Layout, Package, host, port
 from pumasi.core.frameworks.gpus import seen
 from pumasi.core.frameworks.script import Script
 from pumasi.core.ranks import Rank
@@ -18,6 +18,8 @@ _OTHER_WAYS = r"\.distribut(?:ed|ion)\b|multihost|coordinator_address|COORDINATO
 
 class Jax(Framework):
     name = "jax"
+    synonyms = ("flax",)
+    packages = (Package("jax", is_large=True),)
     modules = ("jax", "flax")
     companions = ("optax", "equinox", "haiku", "orbax", "chex", "jaxopt")
     starts = ("jax.distributed", "keras.distribution")

@@ -7,9 +7,16 @@ must be the number of processes, which no gang with unequal shares can satisfy u
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
+from pumasi.core.fields import switch
 from pumasi.core.frameworks.base import Layout
 from pumasi.core.frameworks.script import UNKNOWN, Call, Script
+from pumasi.core.options import Contradiction, Options, option
+
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
 
 _STARTERS = frozenset(
     (
@@ -23,6 +30,19 @@ _STARTERS = frozenset(
         "lightning_fabric.Fabric",
     )
 )
+
+
+@dataclass(frozen=True)
+class LightningOptions(Options):
+    for_gangs: ClassVar[bool] = True
+
+    slot_as_node: bool = option(
+        switch(), "show each slot as a node of its own (Lightning)", example=True, default=False
+    )
+
+    def contradictions(self, spec: Spec) -> Iterator[Contradiction]:
+        if self.slot_as_node and spec.per_node:
+            yield Contradiction("slot_as_node", "it takes one process a slot", "per_node")
 
 
 def lightning_traps(script: Script, layout: Layout) -> Iterator[str]:
@@ -40,7 +60,7 @@ def _traps_of(call: Call, layout: Layout) -> Iterator[str]:
             f"{where} without a strategy trains alone, so {layout.slots} copies will train apart: "
             f'give it strategy="ddp", {_fitting(layout)}.'
         )
-    elif layout.is_unequal and not layout.slot_as_node:
+    elif layout.is_unequal and not layout.options(LightningOptions).slot_as_node:
         yield (
             f"{where} wants the same number of processes on every node: "
             f"use --slot-as-node without --per-node, and give it devices=1, num_nodes={layout.slots}."
@@ -53,7 +73,7 @@ def _traps_of(call: Call, layout: Layout) -> Iterator[str]:
 
 
 def _fitting(layout: Layout) -> str:
-    if layout.slot_as_node:
+    if layout.options(LightningOptions).slot_as_node:
         return f"devices=1, num_nodes={layout.slots}"
     if layout.is_unequal:
         return f"devices=1, num_nodes={layout.slots}, and use --slot-as-node"

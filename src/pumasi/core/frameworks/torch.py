@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from pumasi.core.frameworks.base import Framework, Gang, Layout, host, port
-from pumasi.core.frameworks.lightning import lightning_traps
+from pumasi.core.frameworks.base import Framework, Gang, Layout, Package, Sight, host, port
+from pumasi.core.frameworks.lightning import LightningOptions, lightning_traps
 from pumasi.core.frameworks.script import Script
 from pumasi.core.ranks import Rank
+
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
 
 _OTHER_WAYS = r"torch\.distributed|init_process_group|init_device_mesh|init_rpc|Distributed\w*Parallel|fully_shard|FSDP"
 _TELLS_ACCELERATE = ("__multi_gpu", "__num_machines", "__config_file", "__use_fsdp", "__use_deepspeed")
@@ -22,6 +26,8 @@ _NO_GPU_FOR_NCCL = re.compile(r"nccl\w* requires at least one CUDA device|NCCL i
 
 class Torch(Framework):
     name = "torch"
+    synonyms = ("pytorch", "lightning")
+    options = LightningOptions
     modules = ("torch", "accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "deepspeed")
     companions = ("transformers", "trl", "peft", "diffusers", "sentence_transformers", "torchvision", "timm", "fastai")
     starts = (
@@ -39,12 +45,18 @@ class Torch(Framework):
         "deepspeed.init_distributed",
     )
     launchers = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate launch", "deepspeed")
+    launcher_packages = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed"}  # noqa: RUF012
+    packages = (Package("torch", is_large=True), Package("transformers", is_large=True, is_beside=True))
     joins = ("torch.distributed.init_process_group", "torch.distributed.init_device_mesh")
     ports = ("torch",)
     see_gpus = "all"
 
     def wires(self, gang: Gang) -> bool:
         return super().wires(gang) or (gang.per_node and gang.slots > 1)
+
+    def insists_on(self, spec: Spec) -> Sight | None:
+        """A slot that is shown as a node has local rank 0, and would take the first GPU that it sees."""
+        return "own" if spec[LightningOptions].slot_as_node else None
 
     def environment(self, gang: Gang, rank: Rank) -> dict[str, str]:
         return _for_launcher(gang, rank) if gang.per_node else _for_rank(gang, rank)
@@ -73,7 +85,7 @@ def _for_rank(gang: Gang, rank: Rank) -> dict[str, str]:
         "MASTER_PORT": port("torch"),
         "RANK": str(rank.rank),
         "WORLD_SIZE": world,
-        **(_slot_as_node(gang, rank) if gang.slot_as_node else _within_node(gang, rank)),
+        **(_slot_as_node(gang, rank) if gang.options(LightningOptions).slot_as_node else _within_node(gang, rank)),
         "ROLE_NAME": "default",
         "ROLE_RANK": str(rank.rank),
         "ROLE_WORLD_SIZE": world,

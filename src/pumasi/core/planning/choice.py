@@ -226,12 +226,21 @@ def _trim(entries: list[Entry], gap: int) -> list[Entry]:
     if len(entries) == 1:
         return entries
     kept: list[Entry] = []
-    widest: list[Entry] = []
-    entries.sort(key=lambda entry: (-entry.worth, entry.low, -entry.high))
+    widest: list[tuple[int, int]] = []
+    entries.sort(key=_worth_first)
+    least = entries[0].worth - gap
     for entry in entries:
-        if entry.worth < entries[0].worth - gap:
+        worth, low, high, _ = entry
+        if worth < least:
             break
-        if not any(_covers(wide, entry) for wide in widest):
+        for wide_low, wide_high in widest:
+            if wide_low <= low and wide_high >= high:
+                break
+        else:
             kept.append(entry)
-            widest = [*(wide for wide in widest if not _covers(entry, wide)), entry]
+            widest = [(low, high), *(wide for wide in widest if wide[0] < low or wide[1] > high)]
     return kept
+
+
+def _worth_first(entry: Entry) -> tuple[int, int, int]:
+    return -entry.worth, entry.low, -entry.high

@@ -1,137 +1,149 @@
 """The best placement across a given, least number of domains: which racks, when no single rack has room.
 
-Choosing the largest domains gives room, but not always the fewest nodes, nor the least fragmentation. `choice` answers
-whether some choice of domains reaches a number of nodes and a fragmentation, with certain nodes in it; it is asked in
-that order, and names are settled one by one.
+There can be hundreds of racks, but few of them can be in the best choice. `prices` tell how much a choice with a
+certain domain, or without it, can gain at most: a domain with which that is less than what another choice gains is out,
+one without which it is less is in. What remains is searched exactly, the most promising domains first.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from heapq import heapify, heappop
+from collections.abc import Iterable, Sequence
+from heapq import nlargest
+from math import inf
 
-from pumasi.core.planning.choice import Bound, Choice, Entry, TooLong
-from pumasi.core.planning.fragmentation import Fragmentation, Kind
-from pumasi.core.planning.group import Kinds, Placement, merge, place, room, sizes
+from pumasi.core.planning.choice import TooLong
+from pumasi.core.planning.fragmentation import Fragmentation
+from pumasi.core.planning.group import Kinds, Placement, largest_first, merge, place, room, sizes
+from pumasi.core.planning.narrowing import Narrowing
+from pumasi.core.planning.prices import Market, Prices
+from pumasi.core.planning.search import Search, excesses, least_nodes
 
-
-def place_across(parts: Sequence[Kinds], many: int, slots: int, fragmentation: Fragmentation) -> Placement:
-    """The best placement of `slots` on `many` of these domains, the fewest that have room for it."""
-    try:
-        return _Across(parts, many, slots, fragmentation).best()
-    except TooLong:
-        largest = sorted(parts, key=room, reverse=True)[:many]
-        return place(merge(largest), slots, fragmentation)._replace(exact=False)
+_CORE = 4
+"""How many domains more than will be chosen are searched at first."""
 
 
-class _Across:
-    def __init__(self, parts: Sequence[Kinds], many: int, slots: int, fragmentation: Fragmentation) -> None:
-        # Of equal choices the first is found: with the least names first, few questions about names remain.
-        self._parts = sorted(parts, key=lambda kinds: min(map(min, kinds.values())))
-        self._many, self._slots, self._fragmentation = many, slots, fragmentation
-        self._sizes = [sizes(kinds) for kinds in self._parts]
+def place_across(groups: Iterable[Sequence[Kinds]], many: int, slots: int, fragmentation: Fragmentation) -> Placement:
+    """The best placement of `slots` on `many` domains of one of these groups, the fewest that have room for it."""
+    rivals = [_Group(parts, many, slots, fragmentation) for parts in groups]
+    return _Contest(rivals, slots, fragmentation).best()
+
+
+class _Contest:
+    """Between groups of domains, the racks of each zone perhaps. One that can't gain as much as another is left out."""
+
+    def __init__(self, groups: Sequence[_Group], slots: int, fragmentation: Fragmentation) -> None:
+        self._exact = True
+        self._nodes = self._fewest_nodes(groups)
+        self._rivals = [group for group in groups if group.fewest <= self._nodes]
+        kinds = {kind for group in self._rivals for part in group.parts for kind in part}
+        self._market = Market(kinds, slots, self._nodes, fragmentation)
+
+    def _fewest_nodes(self, groups: Sequence[_Group]) -> int:
+        known = min(group.known for group in groups)
+        for nodes in range(min(group.fewest for group in groups), known):
+            if any(group.fewest <= nodes and self._reaches(group, nodes) for group in groups):
+                return nodes
+        return known
+
+    def _reaches(self, group: _Group, nodes: int) -> bool:
+        try:
+            return group.reaches(nodes)
+        except TooLong:
+            group.fewest, self._exact = group.known, False
+            return False
 
     def best(self) -> Placement:
-        bound = self._fewest_nodes()
-        price, gap = self._price(bound), 0
+        found: list[Placement] = []
+        aim, prices = -inf, None
+        for group in sorted(self._rivals, key=lambda group: group.known):
+            if prices is None or group.ceiling(self._market, prices) >= aim:
+                found += self._best_of(group, aim)
+                aim = max((each.gain for each in found if len(each.shares) == self._nodes), default=-inf)
+                prices = group.prices
+        return min(found, key=Placement.key)._replace(exact=self._exact)
+
+    def _best_of(self, group: _Group, aim: float) -> list[Placement]:
+        """None where it gains less than `aim`, or where the group needs more nodes."""
+        try:
+            found = group.best(self._market, self._nodes, aim)
+        except TooLong:
+            found = group.likely()._replace(exact=False)
+        self._exact = self._exact and (found is None or found.exact)
+        return [found] if found else []
+
+
+class _Group:
+    """Domains, `many` of which are chosen. No choice needs fewer nodes than `fewest`; a likely one needs `known`."""
+
+    def __init__(self, parts: Sequence[Kinds], many: int, slots: int, fragmentation: Fragmentation) -> None:
+        self.parts, self._many, self._slots, self._fragmentation = parts, many, slots, fragmentation
+        self._sizes = [sizes(kinds) for kinds in parts]
+        self._rooms = [room(kinds) for kinds in parts]
+        self.prices = Prices(0, 0)
+        excess = excesses(self._sizes)
+        self.fewest, pivot = least_nodes(excess, many, slots)
+        by_excess = nlargest(many, range(len(parts)), key=lambda index: (excess[pivot][index], self._rooms[index]))
+        by_room = nlargest(many, range(len(parts)), key=self._rooms.__getitem__)
+        ways = [way for way in (by_excess, by_room) if self._room(way) >= slots]
+        self.known, self._likely = min((self._nodes(way), way) for way in ways)
+
+    def _room(self, chosen: Iterable[int]) -> int:
+        return sum(self._rooms[index] for index in chosen)
+
+    def _nodes(self, chosen: Iterable[int]) -> int:
+        counts: Counter[int] = Counter()
+        for index in chosen:
+            counts.update(self._sizes[index])
+        return largest_first(counts.items(), self._slots).nodes
+
+    def reaches(self, nodes: int) -> bool:
+        """Whether some choice does with so many nodes: if so, it is the likely one from now on."""
+        chosen = Search(self.parts, self._many, self._slots, self._fragmentation).reach(nodes)
+        self.known, self._likely = (nodes, chosen) if chosen else (self.known, self._likely)
+        return chosen is not None
+
+    def likely(self) -> Placement:
+        return self._place(self._likely)
+
+    def _place(self, chosen: Iterable[int]) -> Placement:
+        return place(merge(self.parts[index] for index in chosen), self._slots, self._fragmentation)
+
+    def ceiling(self, market: Market, prices: Prices) -> int:
+        """No choice gains more."""
+        surpluses = market.surpluses(map(market.stock, self.parts), prices)
+        return market.ceiling(sum(nlargest(self._many, surpluses)), prices)
+
+    def best(self, market: Market, nodes: int, aim: float) -> Placement | None:
+        """The best placement on so many nodes, unless it gains less than `aim`."""
+        narrowing = Narrowing(self.parts, self._many, market)
+        narrowing.raise_aim(max(aim, self.likely().gain) if self.known == nodes else aim)
+        narrowing.tighten(self._likely)
+        self.prices, more = narrowing.prices, _CORE
         while True:
-            choice = Choice(self._parts, bound, self._fragmentation, price, gap)
-            entry, dream = choice.find()
-            if entry is not None and entry.worth >= dream - gap:
-                return self._least_names(choice, entry)
-            gap = 4 * gap + self._fragmentation.unit
+            inside, doubtful = narrowing.split()
+            wanted = self._many - len(inside)
+            if wanted < 1 or len(doubtful) <= wanted:
+                return self._only([*inside, *doubtful[: max(wanted, 0)]], nodes)
+            tried = doubtful[: wanted + more]
+            search = self._search(inside, tried)
+            found = search.find(nodes)
+            if found:
+                narrowing.raise_aim(found.gain)
+            left = set().union(*narrowing.split())
+            if left == {*inside, *tried}:
+                return search.settle() if found and (found.gain >= narrowing.aim or not found.exact) else None
+            more = more if left < {*inside, *tried} else 4 * more
 
-    def _fewest_nodes(self) -> Bound:
-        """The bound for the fewest nodes with which some choice of domains has room."""
-        excess = {pivot: self._excess(pivot) for pivot in set().union(*self._sizes)}
-        most = {pivot: sum(sorted(excess[pivot])[-self._many :]) for pivot in excess}
-        nodes = max(-(-(self._slots - most[pivot]) // pivot) for pivot in excess)
-        while True:
-            bounds = [
-                Bound(
-                    self._many, nodes, pivot, nodes * pivot + most[pivot] - self._slots, each, sorted(each)[-self._many]
-                )
-                for pivot, each in excess.items()
-            ]
-            bound = min(bounds, key=_width)
-            if Choice(self._parts, bound, self._fragmentation).find()[0]:
-                return bound
-            nodes += 1
-
-    def _excess(self, pivot: int) -> list[int]:
-        return [sum((most - pivot) * count for most, count in s.items() if most > pivot) for s in self._sizes]
-
-    def _price(self, bound: Bound) -> int:
-        """What the last node gains in a likely choice: nodes that gain as much can make up any number."""
-        likely = sorted(range(len(self._parts)), key=bound.excess.__getitem__)[-self._many :]
-        above, gains = 0, []
-        for kind, names in merge(self._parts[index] for index in likely).items():
-            above += len(names) if kind.most > bound.pivot else 0
-            gains += [kind.gain(self._fragmentation)] * len(names) if kind.most == bound.pivot else []
-        if not gains:
-            return Kind(bound.pivot, 0).gain(self._fragmentation)
-        return sorted(gains, reverse=True)[min(max(bound.nodes - above, 1), len(gains)) - 1]
-
-    def _least_names(self, choice: Choice, entry: Entry) -> Placement:
-        best, settling = self._place(entry), _Settling(choice, entry.worth)
-        nodes = [(name, index, kind) for index in choice.menus for kind, name in _named(self._parts[index])]
-        heapify(nodes)
-        # Once every domain has a node that is settled, the domains are; within them `place` has seen to the names.
-        while len(settling.settled) < self._many:
-            name, index, kind = heappop(nodes)
-            if name not in best.shares:
-                try:
-                    found = settling.find_with(index, kind)
-                except TooLong:
-                    return best._replace(exact=False)
-                if found is None:
-                    continue
-                best = self._place(found)
-            settling.settle(index, kind)
-        return best
-
-    def _place(self, entry: Entry) -> Placement:
-        return place(merge(self._parts[index] for index in entry.chosen), self._slots, self._fragmentation)
-
-
-def _width(bound: Bound) -> tuple[int, int]:
-    """Every pivot gives a bound that holds; that one is best which leaves the fewest ways to look at."""
-    open_domains = sum(excess >= bound.fair - bound.slack for excess in bound.excess)
-    return open_domains * (bound.slack + 1), bound.pivot
-
-
-def _named(kinds: Kinds) -> list[tuple[Kind, str]]:
-    return [(kind, name) for kind, names in kinds.items() for name in names]
-
-
-class _Settling:
-    """The nodes that the best placement has for sure, by domain and kind; and which it can't have."""
-
-    def __init__(self, choice: Choice, worth: int) -> None:
-        self.settled: dict[int, Counter[Kind]] = {}
-        self._choice, self._worth = choice, worth
-        self._refused: set[tuple[int, Kind | None]] = set()
-
-    def settle(self, index: int, kind: Kind) -> None:
-        self.settled.setdefault(index, Counter())[kind] += 1
-
-    def find_with(self, index: int, kind: Kind) -> Entry | None:
-        """A choice that is worth as much and takes one node more of this kind. A no is a no for good, since what is
-        settled only grows; so the domain is asked about first, as a whole."""
-        known = self.settled.get(index, Counter())
-        if (index, None) in self._refused or (index, kind) in self._refused:
+    def _only(self, chosen: Sequence[int], nodes: int) -> Placement | None:
+        """The placement on the only domains that come into question."""
+        if len(chosen) != self._many or self._room(chosen) < self._slots or self._nodes(chosen) > nodes:
             return None
-        if not known and self._find(index, known) is None:
-            self._refused.add((index, None))
-            return None
-        entry = self._find(index, known + Counter({kind: 1}))
-        if entry is None:
-            self._refused.add((index, kind))
-        return entry
+        return self._place(chosen)
 
-    def _find(self, index: int, least: Counter[Kind]) -> Entry | None:
-        if not self._choice.promises(self._worth, index, least):
-            return None
-        entry, _ = self._choice.find({**self.settled, index: least})
-        return entry if entry is not None and entry.worth >= self._worth else None
+    def _search(self, inside: Sequence[int], tried: Sequence[int]) -> Search:
+        """Domains that are in for sure become one. A choice without that one is of too few domains to have room."""
+        many, parts = self._many, [self.parts[index] for index in inside]
+        if len(inside) > 1:
+            many, parts = many - len(inside) + 1, [merge(parts)]
+        return Search([*parts, *(self.parts[index] for index in tried)], many, self._slots, self._fragmentation)

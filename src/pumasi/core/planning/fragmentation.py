@@ -28,12 +28,12 @@ class Fragmentation:
         divisor = math.gcd(_FINEST, *weights.values())
         self.unit = _FINEST // divisor
         self.largest = max(weights)
-        self._sizes = list(weights)
+        self.sizes = list(weights)
         parts = [weight // divisor for weight in weights.values()]
         self._tails = [sum(parts[i:]) for i in range(len(parts) + 1)]
 
     def __call__(self, rest: int) -> int:
-        return rest * self._tails[bisect_right(self._sizes, rest)]
+        return rest * self._tails[bisect_right(self.sizes, rest)]
 
     def real(self, units: int) -> float:
         return units / self.unit

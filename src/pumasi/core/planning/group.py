@@ -60,7 +60,7 @@ def sizes(kinds: Kinds) -> Counter[int]:
 
 def room(kinds: Kinds) -> int:
     """How many slots these nodes can take."""
-    return sum(kind.most * len(names) for kind, names in kinds.items())
+    return sum([kind.most * len(names) for kind, names in kinds.items()])
 
 
 def merge(parts: Iterable[Kinds]) -> dict[Kind, list[str]]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
-from pumasi.core.planning.domains import place_across
 from pumasi.core.planning.fragmentation import DEFAULT_MIX, Fragmentation, Kind
-from pumasi.core.planning.group import Kinds, Placement, largest_first, merge, place, room, sizes
+from pumasi.core.planning.group import Kinds, Placement, largest_first, merge, place, room
 from pumasi.errors import DoesNotFit, UsageError
 
 Path = tuple[str, ...]
@@ -66,7 +66,8 @@ def plan(
     _check_nodes(nodes, len(order), by_free)
     _check_fit(by_free, slots, most_per_node, idle)
     limit = min(slots, most_per_node or slots)
-    narrowest = {path: _kinds(frees, limit, fragmentation) for path, frees in by_free.items() if any(frees)}
+    kind_of = {free: _kind(free, limit, fragmentation) for free in set().union(*by_free.values())}
+    narrowest = {path: _kinds(frees, kind_of) for path, frees in by_free.items() if any(frees)}
     level, domains, best = _walk(narrowest, slots, fragmentation)
     placement = {name: best.shares[name] for name in sorted(best.shares, key=order.__getitem__)}
     shares = tuple(sorted(placement.values(), reverse=True))
@@ -81,48 +82,57 @@ def _sort_out(nodes: Iterable[Node]) -> dict[Path, _ByFree]:
     return dict(by_free)
 
 
-def _kinds(by_free: _ByFree, limit: int, fragmentation: Fragmentation) -> Kinds:
-    """What stays free beyond the largest request costs nothing, however much it is: such nodes are of one kind."""
-    kinds: dict[Kind, list[str]] = {}
+def _kinds(by_free: _ByFree, kind_of: Mapping[int, Kind]) -> Kinds:
+    kinds: dict[Kind, Sequence[str]] = {}
     for free, names in by_free.items():
-        most = min(free, limit)
-        if most:
-            kinds.setdefault(Kind(most, min(free - most, fragmentation.largest)), []).extend(names)
+        if free:
+            kind = kind_of[free]
+            kinds[kind] = [*kinds[kind], *names] if kind in kinds else names
     return kinds
 
 
-def _walk(narrowest: Mapping[Path, Kinds], slots: int, fragmentation: Fragmentation) -> tuple[int, int, Placement]:
+def _kind(free: int, limit: int, fragmentation: Fragmentation) -> Kind:
+    """What stays free beyond the largest request costs nothing, however much it is: such nodes are of one kind."""
+    most = min(free, limit)
+    return Kind(most, min(free - most, fragmentation.largest))
+
+
+def _walk(domains: Mapping[Path, Kinds], slots: int, fragmentation: Fragmentation) -> tuple[int, int, Placement]:
     """The narrowest level at which one domain has room for all, and the best that can be done there."""
-    alone = [kinds for kinds in narrowest.values() if room(kinds) >= slots]
+    alone = [kinds for kinds in domains.values() if room(kinds) >= slots]
+    if len(alone) == 1:
+        return 0, 1, place(alone[0], slots, fragmentation)
+    # Most requests end above: the search among domains is loaded only when there are some to choose from.
     if alone:
-        return 0, 1, _place_alone(alone, slots, fragmentation)
-    level, domains = 0, dict(narrowest)
+        from pumasi.core.planning.alone import place_alone
+
+        return 0, 1, place_alone(alone, slots, fragmentation)
+    return _climb(domains, slots, fragmentation)
+
+
+def _climb(domains: Mapping[Path, Kinds], slots: int, fragmentation: Fragmentation) -> tuple[int, int, Placement]:
+    """The same where none of the narrowest domains has room."""
+    from pumasi.core.planning.domains import place_across
+
+    level = 0
     while True:
         level += 1
         inside: dict[Path, list[Kinds]] = defaultdict(list)
         for path, kinds in domains.items():
             inside[path[1:]].append(kinds)
+        fewest = {path: _fewest(parts, slots) for path, parts in inside.items()}
+        many = min(fewest.values())
+        if many < inf:
+            groups = [parts for path, parts in inside.items() if fewest[path] == many]
+            return level, int(many), place_across(groups, int(many), slots, fragmentation)
         domains = {path: merge(parts) for path, parts in inside.items()}
-        fitting = [inside[path] for path, kinds in domains.items() if room(kinds) >= slots]
-        if fitting:
-            many = min(_fewest(parts, slots) for parts in fitting)
-            placements = [place_across(p, many, slots, fragmentation) for p in fitting if _fewest(p, slots) == many]
-            return level, many, _best(placements)
 
 
-def _fewest(parts: Iterable[Kinds], slots: int) -> int:
-    """How many of these domains have room for it, at the least."""
-    return largest_first(Counter(map(room, parts)).items(), slots).nodes
-
-
-def _place_alone(alone: Sequence[Kinds], slots: int, fragmentation: Fragmentation) -> Placement:
-    counts = [largest_first(sizes(kinds).items(), slots).nodes for kinds in alone]
-    fewest = [kinds for kinds, count in zip(alone, counts, strict=True) if count == min(counts)]
-    return _best([place(kinds, slots, fragmentation) for kinds in fewest])
-
-
-def _best(placements: Sequence[Placement]) -> Placement:
-    return min(placements, key=Placement.key)._replace(exact=all(placement.exact for placement in placements))
+def _fewest(parts: Iterable[Kinds], slots: int) -> float:
+    """How many of these domains have room for it, at the least; no number of them is enough where all have not."""
+    rooms = Counter(map(room, parts))
+    enough = sum(size * count for size, count in rooms.items()) >= slots
+    return largest_first(rooms.items(), slots).nodes if enough else inf
 
 
 def _check_request(slots: int, most_per_node: int | None) -> None:

@@ -12,8 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from pumasi.catalogue import recorded_spec
 from pumasi.core.events import Event, kind_of, to_json
-from pumasi.core.spec import Spec, parse_spec
+from pumasi.core.spec import Spec
 from pumasi.errors import PumasiError, RunBusy
 from pumasi.kube.api import Api
 from pumasi.kube.config import connect
@@ -36,7 +37,7 @@ class Noted(Unwatched):
 
 
 def spec_of(content: Content) -> Spec:
-    return parse_spec({**content.spec, "on": "k8s", "namespace": content.namespace})
+    return recorded_spec({**content.spec, "on": "k8s", "namespace": content.namespace})
 
 
 async def _fetch(run: str) -> tuple[Content, list[tuple[int, bytes]]]:

@@ -13,14 +13,17 @@ from pumasi.pools.kubernetes.rights import NAME
 TRIES = 20
 """How often its pod is started again when it fails; being evicted does not count."""
 _PARTS = ("agent", "core", "data", "kube", "models", "pools", "store")
-_MODULES = ("__init__", "errors", "report", "runs/__init__", "runs/manager", "runs/recorder", "steps")
+_MODULES = (
+    *("__init__", "catalogue", "errors", "registry", "report"),
+    *(f"runs/{name}" for name in ("__init__", "adoption", "manager", "recorder")),
+)
 _LEFT_OUT = frozenset(
     f"{name}.py"
     for name in (
         *("core/credentials", "core/ignoring", "kube/documents"),
         *(f"pools/kubernetes/{name}" for name in ("copying", "rehearsal", "rendering", "runs")),
         *(f"pools/kubernetes/serving/{name}" for name in ("__init__", "deploying", "objects", "rollout", "served")),
-        *("pools/local/__init__", "pools/local/gpus", "pools/local/pool"),
+        *("pools/local/gpus", "pools/local/pool"),
     )
 )
 """What is for the user's side only, and may need more than the standard library."""

@@ -14,8 +14,18 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pumasi.core.kubewords import OWN_DOMAIN, OWN_FOLDER, files_mount, mount, quantity, secret_use, toleration
+from pumasi.core.frameworks import needs_shared_memory
 from pumasi.pools.kubernetes import reserved
+from pumasi.pools.kubernetes.notation import (
+    OWN_DOMAIN,
+    OWN_FOLDER,
+    files_mount,
+    mount,
+    quantity,
+    secret_use,
+    toleration,
+)
+from pumasi.pools.kubernetes.options import KubernetesOptions
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -49,7 +59,6 @@ MOST_PIECES = 7
 """In one Secret, which takes 1 MiB."""
 CHUNK = 1_000_000
 """Bytes of code in one Secret that is mounted."""
-_SHM_FRAMEWORKS = ("torch", "tensorflow", "jax", "horovod", "mpi")
 # Written to be short: it stands in every pod, and only fetches the agent, which does the rest. In the same process: a
 # second Python would take as long to start as this one.
 BOOT = (
@@ -226,12 +235,13 @@ def pod_name(run: str, task: str, attempt: int, index: int) -> str:
 
 def pod(spec: Spec, gang: GangSpec, index: int, node: str, config: Mapping[str, Any]) -> Object:
     """The agent of one node, with the slots that it has. Whatever the user sets with --set comes last."""
+    asked = spec[KubernetesOptions]
     own = {TASK: gang.task, ATTEMPT: str(gang.attempt), INDEX: str(index)}
     own |= {CLAIM: gang.single} if gang.single else {}
     own |= {STAR: str(gang.star)} if gang.hub else {}
     metadata = _metadata(pod_name(gang.run, gang.task, gang.attempt, index), gang.run, "rank", gang.owner)
-    metadata["labels"] = {**spec.labels, **metadata["labels"], **own}
-    annotations = {**spec.annotations, **({USER_NOTE: gang.user} if gang.user else {})}
+    metadata["labels"] = {**asked.labels, **metadata["labels"], **own}
+    annotations = {**asked.annotations, **({USER_NOTE: gang.user} if gang.user else {})}
     if annotations:
         metadata["annotations"] = annotations
     body: Object = {
@@ -239,21 +249,21 @@ def pod(spec: Spec, gang: GangSpec, index: int, node: str, config: Mapping[str, 
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_of(spec),
-        "tolerations": [*map(toleration, spec.tolerations), *brief_patience()],
+        "tolerations": [*map(toleration, asked.tolerations), *brief_patience()],
         "containers": [_container(spec, gang, config)],
     }
     if affinity := _affinity(gang, node):
         body["affinity"] = affinity
-    if spec.node_selector:
-        body["nodeSelector"] = dict(spec.node_selector)
-    if spec.priority_class:
-        body["priorityClassName"] = spec.priority_class
-    if not spec.as_image_user:
-        body["securityContext"] = restricted_pod(fs_group=bool(spec.mounts))
+    if asked.node_selector:
+        body["nodeSelector"] = dict(asked.node_selector)
+    if asked.priority_class:
+        body["priorityClassName"] = asked.priority_class
+    if not asked.as_image_user:
+        body["securityContext"] = restricted_pod(fs_group=bool(asked.mounts))
     if volumes := _volumes(spec, gang):
         body["volumes"] = volumes
     made = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
-    return reserved.patched(spec.patches, made, counted(spec))
+    return reserved.patched(asked.patches, made, counted(spec))
 
 
 def _affinity(gang: GangSpec, node: str) -> Object:
@@ -268,13 +278,14 @@ def grace_of(spec: Spec) -> int:
 
 
 def _container(spec: Spec, gang: GangSpec, config: Mapping[str, Any]) -> Object:
+    asked = spec[KubernetesOptions]
     container: Object = {
         "name": "main",
-        "image": spec.image,
+        "image": asked.image,
         "command": [spec.python or PYTHON, "-I", "-S", "-c", BOOT],
         "env": [*_boot_env(gang, config), *_user_env(spec)],
     }
-    uses = [secret_use(text) for text in spec.env_from_secret]
+    uses = [secret_use(text) for text in asked.env_from_secret]
     whole = [{"secretRef": {"name": use.secret}} for use in uses if not use.variable]
     if whole:
         container["envFrom"] = whole
@@ -282,7 +293,7 @@ def _container(spec: Spec, gang: GangSpec, config: Mapping[str, Any]) -> Object:
         container["resources"] = resources
     if mounts := _mounts(spec, gang):
         container["volumeMounts"] = mounts
-    if not spec.as_image_user:
+    if not asked.as_image_user:
         container["securityContext"] = restricted_container()
     return container
 
@@ -310,19 +321,21 @@ def _from_secret(name: str, secret: str, key: str) -> Object:
 
 def _user_env(spec: Spec) -> list[Object]:
     """Without a name in the image's own files, Python asks these who and where it is."""
-    home = [] if spec.as_image_user else [("HOME", f"{FOLDER}/home"), ("USER", "pumasi"), ("LOGNAME", "pumasi")]
-    uses = [use for use in map(secret_use, spec.env_from_secret) if use.variable]
+    asked = spec[KubernetesOptions]
+    home = [] if asked.as_image_user else [("HOME", f"{FOLDER}/home"), ("USER", "pumasi"), ("LOGNAME", "pumasi")]
+    uses = [use for use in map(secret_use, asked.env_from_secret) if use.variable]
     given = [{"name": name, "value": value} for name, value in home]
     return [*given, *(_from_secret(use.variable, use.secret, use.key) for use in uses)]
 
 
 def resources_of(spec: Spec, share: int) -> Object:
     """GPUs can't be overcommitted, and memory should not be: what is asked for is also the limit. CPUs are shared."""
+    options = spec[KubernetesOptions]
     requests, limits = {}, {}
     if spec.gpu == "required":
-        limits[spec.gpu_resource] = str(share)
-    if spec.memory is not None:
-        requests["memory"] = limits["memory"] = quantity(spec.memory * share)
+        limits[options.gpu_resource] = str(share)
+    if options.memory is not None:
+        requests["memory"] = limits["memory"] = quantity(options.memory * share)
     cores = cores_of(spec)
     if cores:
         requests["cpu"] = quantity(cores * share)
@@ -331,22 +344,24 @@ def resources_of(spec: Spec, share: int) -> Object:
 
 def cores_of(spec: Spec) -> float:
     """One a slot where no GPU does the work, if not told otherwise."""
-    if spec.cpus is not None:
-        return spec.cpus
+    asked = spec[KubernetesOptions]
+    if asked.cpus is not None:
+        return asked.cpus
     return 0.0 if spec.gpu == "required" else 1.0
 
 
 def needs_of(spec: Spec) -> dict[str, float]:
     """What one slot takes of a node."""
-    needs = {"cpu": cores_of(spec), "memory": float(spec.memory or 0)}
+    asked = spec[KubernetesOptions]
+    needs = {"cpu": cores_of(spec), "memory": float(asked.memory or 0)}
     if spec.gpu == "required":
-        needs[spec.gpu_resource] = 1.0
+        needs[asked.gpu_resource] = 1.0
     return {resource: need for resource, need in needs.items() if need}
 
 
 def counted(spec: Spec) -> set[str]:
     """The resources of which the plan knows how much there is."""
-    return {"cpu", "memory", spec.gpu_resource}
+    return {"cpu", "memory", spec[KubernetesOptions].gpu_resource}
 
 
 def pin(node: str) -> Object:
@@ -386,9 +401,9 @@ def _volumes(spec: Spec, gang: GangSpec) -> list[Object]:
             for number, name in enumerate(gang.code.chunks)
         ]
         volumes.append({"name": "code", "projected": {"sources": sources}})
-    if gang.framework in _SHM_FRAMEWORKS:
+    if needs_shared_memory(gang.framework):
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-    for number, (claim, _, read_only) in enumerate(map(mount, spec.mounts)):
+    for number, (claim, _, read_only) in enumerate(map(mount, spec[KubernetesOptions].mounts)):
         source = {"claimName": claim, **({"readOnly": True} if read_only else {})}
         volumes.append({"name": f"mount{number}", "persistentVolumeClaim": source})
     return volumes
@@ -398,10 +413,10 @@ def _mounts(spec: Spec, gang: GangSpec) -> list[Object]:
     mounts: list[Object] = []
     if gang.code.chunks:
         mounts.append({"name": "code", "mountPath": "/pumasi/code", "readOnly": True})
-    if gang.framework in _SHM_FRAMEWORKS:
+    if needs_shared_memory(gang.framework):
         # Docker's 64 MB are too few for what PyTorch's loaders and NCCL put there.
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    for number, (_, path, read_only) in enumerate(map(mount, spec.mounts)):
+    for number, (_, path, read_only) in enumerate(map(mount, spec[KubernetesOptions].mounts)):
         mounts.append({"name": f"mount{number}", "mountPath": path, **({"readOnly": True} if read_only else {})})
     return mounts
 
@@ -418,7 +433,7 @@ def restricted_container() -> Object:
 
 def folder_of(spec: Spec, run: str) -> str:
     """Where checkpoints go: on the first volume that can be written to, else in the pod, with which they are lost."""
-    found = files_mount(spec.mounts)
+    found = files_mount(spec[KubernetesOptions].mounts)
     return FOLDER if found is None else f"{found.path}/pumasi/{run}"
 
 

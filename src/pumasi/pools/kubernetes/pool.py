@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pumasi.agent.files import agent_text, installer_files, shim_files
-from pumasi.core import kubewords
 from pumasi.core.endings import Setting
 from pumasi.core.events import Note, Restarting
 from pumasi.core.flows import MAIN
-from pumasi.core.flows.catalogue import sent
-from pumasi.core.kubewords import toleration
 from pumasi.core.launch import Program
 from pumasi.core.person import Person
 from pumasi.core.planning import Node, plan
@@ -37,15 +34,18 @@ from pumasi.kube.api import Api
 from pumasi.kube.config import connect
 from pumasi.kube.waiting import end_task, set_within, within
 from pumasi.pools.base import Found, FoundTask, Order, Pool, Request, Shortage, Sink, found_task
-from pumasi.pools.kubernetes import holding, manifests, pod_facts, quotas, uploading, volumes
+from pumasi.pools.kubernetes import holding, manifests, notation, pod_facts, quotas, uploading, volumes
 from pumasi.pools.kubernetes.discovery import LEAVING, Object, Room, has_image, is_leaving, unlabelled
 from pumasi.pools.kubernetes.gang import MARGIN
 from pumasi.pools.kubernetes.lookout import Lookout, View
 from pumasi.pools.kubernetes.manifests import CodeObjects
+from pumasi.pools.kubernetes.notation import toleration
+from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.pods import PodGang
 from pumasi.pools.kubernetes.queueing import Left, Waiter, ahead_of, leave_room, wish_of, write_wish
 from pumasi.pools.kubernetes.record import LONGEST, Age, Content, Record, anchor_path, path_of, read
 from pumasi.pools.kubernetes.star import Introduction, Stars
+from pumasi.registry import FLOWS
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -72,14 +72,15 @@ BLIND = (
 async def open_pool(request: Request, *, adopt: bool) -> AsyncIterator[Pool]:
     """Makes the run's record in the cluster, or takes it over; and closes it when the run has ended."""
     spec = request.spec
+    asked = spec[KubernetesOptions]
     connection = connect(spec.context, os.environ)
     async with Api(connection) as api:
-        record = Record(api, spec.namespace or connection.namespace, request.run, _manager_name())
+        record = Record(api, asked.namespace or connection.namespace, request.run, _manager_name())
         pool = await (_take_over(api, request, record) if adopt else make_run(api, request, record))
         try:
             yield pool
         finally:
-            await (record.finish(spec.keep) if record.has_ended else record.leave())
+            await (record.finish(asked.keep) if record.has_ended else record.leave())
 
 
 def _manager_name() -> str:
@@ -133,7 +134,7 @@ async def detach(request: Request) -> None:
     spec = request.spec
     connection = connect(spec.context, os.environ)
     async with Api(connection) as api:
-        namespace = spec.namespace or connection.namespace
+        namespace = spec[KubernetesOptions].namespace or connection.namespace
         await _check_account(api, namespace)
         record = Record(api, namespace, request.run, "")
         for note in request.program.notes:  # The manager finds the run begun, and does not tell them again.
@@ -201,7 +202,8 @@ async def _take_over(api: Api, request: Request, record: Record) -> KubernetesPo
     content = await record.claim()
     code = manifests.read_code(content.code)
     pool = KubernetesPool(api, request.spec, request.program.framework, record, code)
-    pool.found = _found(content)
+    is_single = FLOWS.get(request.spec.strategy).is_single
+    pool.found = _found(content, None if is_single else await record.history.take_over())
     pool.avoid(content.state.get(_LOST_NODES, {}))
     await pool.find_volume()
     return pool
@@ -218,17 +220,18 @@ async def program_left(spec: Spec, run: str, environ: Mapping[str, str]) -> Prog
     """What a run that goes on in the cluster runs."""
     connection = connect(spec.context, environ)
     async with Api(connection) as api:
-        content = read(await api.get(path_of(spec.namespace or connection.namespace, run)))
+        content = read(await api.get(path_of(spec[KubernetesOptions].namespace or connection.namespace, run)))
     if content.state.get("ended"):
         raise NotThere(f"{run} has ended already.")
     return program_of(content)
 
 
-def _found(content: Content) -> Found:
+def _found(content: Content, history: Sequence[Mapping[str, Any]] | None) -> Found:
+    """Without a history: of a run of one task."""
     state = content.state
-    if content.spec["strategy"] != "together":
+    if history is not None:
         kept = {name: found_task(task) for name, task in state.get("tasks", {}).items()}
-        return Found(state["created"], state.get("started"), kept)
+        return Found(state["created"], state.get("started"), kept, history)
     main = FoundTask(
         state=state["state"],
         attempt=state.get("attempt", 0),
@@ -242,6 +245,7 @@ class KubernetesPool(Pool):
     """For one run, whose record owns what is made here."""
 
     def __init__(self, api: Api, spec: Spec, framework: str, record: Record, code: CodeObjects) -> None:
+        asked = spec[KubernetesOptions]
         self._api = api
         self._namespace = record.namespace
         self._kubectl = api.connection.kubectl(record.namespace)
@@ -269,10 +273,15 @@ class KubernetesPool(Pool):
         self._is_split = False
         """Whether it will have several pods at a time, wherever they go."""
         self._held: dict[str, Mapping[str, int]] = {}
+        self._asking = spec
+        """What room was looked for last."""
+        self._apart: dict[str, Spec] = {}
+        """Tasks that hold something, and ask for something else than the run does."""
         self._keep = 0.0
         self.copy = record
         self.changed = lambda: None
-        self.setting = Setting(spec.image, spec.memory, kubewords.files_mount(spec.mounts) is not None)
+        memory = (notation.quantity(asked.memory), notation.quantity(2 * asked.memory)) if asked.memory else None
+        self.setting = Setting(asked.image, memory, notation.files_mount(asked.mounts) is not None)
         self.confirm = spec.silence + spec.grace + 2 * MARGIN
         record.wish = write_wish(wish_of(spec))
         record.stop = lambda force, by: self.stop(force, by)
@@ -299,13 +308,16 @@ class KubernetesPool(Pool):
 
     # ---- where there is room
 
-    async def nodes(self) -> list[Node]:
-        spec = self._spec
+    async def nodes(self, spec: Spec | None = None) -> list[Node]:
+        self._asking = spec = spec or self._spec
         self._record.waits = True
         self._record.extend(spec.start_timeout + spec.grace + self.confirm, self._keep)
         if not self.is_blind:
             try:
                 looking, self._looking = self._looking, None
+                if looking is not None and spec is not self._spec:
+                    await end_task(looking)
+                    looking = None
                 self._rooms, _ = await (looking or self._look())
             except Forbidden:
                 self.is_blind = True
@@ -320,15 +332,16 @@ class KubernetesPool(Pool):
     @property
     def wants_volume(self) -> bool:
         """One for its files, beside those that are only mounted."""
-        return self._spec.volume is not None or self._spec.strategy != "together"
+        return self._spec[KubernetesOptions].volume is not None or FLOWS.get(self._spec.strategy).shares_files
 
     async def find_volume(self) -> None:
         """That which the tasks of a run share; it may have to be made."""
         spec = self._spec
-        if spec.volume is not None:
-            name, size = kubewords.volume(spec.volume)
+        asked = spec[KubernetesOptions]
+        if asked.volume is not None:
+            name, size = notation.volume(asked.volume)
             self._volume = await volumes.ensure(self._api, self._namespace, name, size)
-        elif self.wants_volume and (found := kubewords.files_mount(spec.mounts)):
+        elif self.wants_volume and (found := notation.files_mount(asked.mounts)):
             self._volume = await volumes.find(self._api, self._namespace, found.claim)
 
     @property
@@ -339,17 +352,18 @@ class KubernetesPool(Pool):
     async def send_files(self, files: Mapping[str, Path], say: Callable[[str], None]) -> None:
         """What the run needs of this machine, beside its code. It may take long: first, whether there is any use."""
         spec = self._spec
+        asked = spec[KubernetesOptions]
         if not files or self._volume is None:
             return
         await self.check_fit()
         where = uploading.Where(
             self._namespace,
             self._volume,
-            spec.image,
+            asked.image,
             spec.python or manifests.PYTHON,
-            spec.node_selector,
-            [toleration(text) for text in spec.tolerations],
-            as_image_user=spec.as_image_user,
+            asked.node_selector,
+            [toleration(text) for text in asked.tolerations],
+            as_image_user=asked.as_image_user,
             node=self._rooms[0].name if self._single and self._rooms else "",
         )
         await uploading.put(self._api, where, files, say)
@@ -378,18 +392,20 @@ class KubernetesPool(Pool):
         try:
             shares = self._best_shares(self._spec.at_once)
         except DoesNotFit as error:
-            if said := unlabelled(self._view.nodes, self._spec.node_selector):
+            if said := unlabelled(self._view.nodes, self._spec[KubernetesOptions].node_selector):
                 raise DoesNotFit(said, "Check --node-selector: kubectl get nodes --show-labels") from None
             hint = f"{_asked_for(self._spec)} --node-selector and --toleration decide which nodes count."
             reason = f"Even if nobody else used the cluster: {error.message}"
             reason += f" {self._about_volume()}" if self._single else ""
             raise DoesNotFit(reason, hint) from None
-        self._is_split = self._spec.strategy == "together" and len(shares) > 1
+        self._is_split = FLOWS.get(self._spec.strategy).is_single and len(shares) > 1
         await self._check_quotas(shares)
 
     def _best_shares(self, slots: int) -> list[int]:
         """Those of the fewest nodes that it takes, if nobody else uses them."""
-        return list(plan(self.capacity(), slots, most_per_node=self._spec.max_per_node).placement.values())
+        return list(
+            plan(self.capacity(), slots, most_per_node=self._spec[KubernetesOptions].max_per_node).placement.values()
+        )
 
     async def _check_quotas(self, shares: Iterable[int]) -> None:
         """Who may not list them learns it when the pods are refused."""
@@ -408,20 +424,20 @@ class KubernetesPool(Pool):
             manager = "" if self._record.manager else " One of the pods is the run's manager."
             raise DoesNotFit(f"{said}{manager}", quotas.hint(self._kubectl))
 
-    def _samples(self, shares: Iterable[int]) -> list[manifests.Object]:
-        return [_sample(self._spec, self._framework, self._code, share) for share in shares]
+    def _samples(self, shares: Iterable[int], spec: Spec | None = None) -> list[manifests.Object]:
+        return [_sample(spec or self._spec, self._framework, self._code, share) for share in shares]
 
     def _least_needs(self, order: Order) -> dict[str, float]:
         try:
             shares = self._best_shares(sum(config["slots"] for config in order.configs))
         except DoesNotFit:  # A node has gone meanwhile.
             shares = [config["slots"] for config in order.configs]
-        return quotas.asked_by(self._samples(shares))
+        return quotas.asked_by(self._samples(shares, order.spec))
 
     def shortage(self, slots: int) -> Shortage:
         """Who has to wait hears of every change from now on."""
         self._lookout.follow()
-        short, resource = self._shortfall(slots), holding.scarce(wish_of(self._spec).needs)
+        short, resource = self._shortfall(slots), holding.scarce(wish_of(self._asking).needs)
         volume = f" {self._about_volume()}" if self._single else ""
         said = holding.words(short, resource)
         remark = (f"{said}." if said else "") + volume
@@ -435,7 +451,7 @@ class KubernetesPool(Pool):
         usable = {room.name for room in self._rooms if not room.out}
         free, there = sum(room.free for room in self._rooms), self._leave_room(pods, ()).rooms
         kept = sum(room.free for room in there if room.name in usable) - free
-        resource = holding.scarce(wish_of(self._spec).needs)
+        resource = holding.scarce(wish_of(self._asking).needs)
         uses = holding.uses(pods, resource, usable, self._namespace)
         out = {room.name: room.out for room in self._rooms if room.out and room.total}
         return holding.Shortfall(slots, free, uses, kept, out, sum(not each.placement for each in self._waiters))
@@ -461,8 +477,15 @@ class KubernetesPool(Pool):
 
     def _leave_room(self, pods: Sequence[Object], ahead: Sequence[Waiter]) -> Left:
         foreign = [pod for pod in pods if not self._is_held(pod)]
-        wish, held, passed = wish_of(self._spec), self._held.values(), self._passed()
-        return leave_room(self._view.nodes, foreign, wish, ahead, self._avoided(), held, passed)
+        alike = {task for task in self._held if self._apart.get(task, self._spec) is self._asking}
+        own = [shares for task, shares in self._held.items() if task in alike]
+        apart = [
+            (shares, wish_of(self._apart.get(task, self._spec)))
+            for task, shares in self._held.items()
+            if task not in alike
+        ]
+        wish, avoid = wish_of(self._asking), self._avoided()
+        return leave_room(self._view.nodes, foreign, wish, ahead, avoid, own, self._passed(), apart)
 
     def _passed(self) -> set[Age]:
         """The older runs that could have started for long, and did not."""
@@ -509,7 +532,7 @@ class KubernetesPool(Pool):
 
     def capacity(self) -> list[Node]:
         if self.is_blind:
-            return [Node(f"pod-{number}", 1) for number in range(self._spec.slots)]
+            return [Node(f"pod-{number}", 1) for number in range(self._asking.slots)]
         return [Node(each.name, each.total, each.domains) for each in self._rooms]
 
     def addresses(self, nodes: Sequence[str]) -> Sequence[str]:
@@ -520,9 +543,9 @@ class KubernetesPool(Pool):
         """The scheduler has the last word, and only our own tasks know before. A container numbers its GPUs from 0."""
         if not self.is_blind and not await self._settle(placement):
             return None
-        self._held[task] = placement
+        self._hold(task, placement, self._asking)
         self._fitting.clear()
-        if self._spec.gpu != "required":
+        if self._asking.gpu != "required":
             return {}
         return {node: [str(number) for number in range(share)] for node, share in placement.items()}
 
@@ -557,12 +580,13 @@ class KubernetesPool(Pool):
 
     def release(self, task: str) -> None:
         self._held.pop(task, None)
+        self._apart.pop(task, None)
 
     # ---- gangs
 
     async def launch(self, order: Order, sink: Sink) -> None:
         """What the pods need may be refused, or not get there: then no pod is made, and it is tried anew."""
-        self._hold(order)
+        self._hold_for(order)
         try:
             pods = await self.make_pods(order)
         except (Conflict, Forbidden, Rejected, Unreachable) as error:
@@ -574,19 +598,23 @@ class KubernetesPool(Pool):
             return
         gang = self._gang(order, sink, introduces=self._stars.is_dialled(order.task, order.attempt))
         gang.needs = self._least_needs(order)
-        gang.patched = bool(self._spec.patches)
+        gang.patched = bool((order.spec or self._spec)[KubernetesOptions].patches)
         self._start(gang, gang.run(pods))
 
     def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
         ran = self.found is not None and self.found.tasks[order.task].state != "starting"
         gang = self._gang(order, sink, introduces=len(order.configs) > 1 and not ran)
-        self._hold(order)
+        self._hold_for(order)
         self._start(gang, gang.run((), heard, ran=ran))
 
-    def _hold(self, order: Order) -> None:
-        self._held[order.task] = {
-            node: config["slots"] for node, config in zip(order.nodes, order.configs, strict=True)
-        }
+    def _hold_for(self, order: Order) -> None:
+        shares = {node: config["slots"] for node, config in zip(order.nodes, order.configs, strict=True)}
+        self._hold(order.task, shares, order.spec or self._spec)
+
+    def _hold(self, task: str, shares: Mapping[str, int], spec: Spec) -> None:
+        self._held[task] = shares
+        if spec is not self._spec:
+            self._apart[task] = spec
 
     def _gang(self, order: Order, sink: Sink, *, introduces: bool) -> PodGang:
         introduction = self._introduction(order) if introduces else None
@@ -602,9 +630,10 @@ class KubernetesPool(Pool):
     def _whole(self) -> None:
         """From now on it goes on without us, as long as it may."""
         spec = self._spec
+        asked = spec[KubernetesOptions]
         limit = LONGEST if spec.timeout is None else spec.timeout + spec.grace + self.confirm
-        self._keep = spec.keep
-        self._record.extend(limit, spec.keep)
+        self._keep = asked.keep
+        self._record.extend(limit, asked.keep)
 
     def _start(self, gang: PodGang, life: Coroutine[Any, Any, None]) -> None:
         key = (gang.order.task, gang.order.attempt)
@@ -614,6 +643,7 @@ class KubernetesPool(Pool):
 
     def _forget(self, key: tuple[str, int]) -> None:
         gang, task = self._gangs.pop(key), self._tasks.pop(key)
+        self._over = {task: at for task, at in self._over.items() if time.monotonic() - at < LEAVING}
         self._over[gang.order.task] = time.monotonic()
         self.release(gang.order.task)
         if gang.lost_nodes:
@@ -624,17 +654,18 @@ class KubernetesPool(Pool):
             self._record.waits = False
             if not gang.lost_nodes:  # Nobody saw the end of what was there: it may still call that Service.
                 self._stars.spare(*key)
+        self._stars.forget(*key)
         if not task.cancelled() and (error := task.exception()):
             self.fail(error)
 
     async def make_pods(self, order: Order) -> list[manifests.Object]:
         """With what they need: the code and the star's secret once a run, a way to meet once an attempt."""
-        gang = self._describe(order)
+        gang, spec = self._describe(order), order.spec or self._spec
         if len(order.configs) > 1:
             gang = await self._stars.arrange(gang)
         await self._be_uploaded()
         return [
-            manifests.pod(self._spec, gang, index, order.nodes[index], manifests.agent_config(config, gang, index))
+            manifests.pod(spec, gang, index, order.nodes[index], manifests.agent_config(config, gang, index))
             for index, config in enumerate(order.configs)
         ]
 
@@ -686,18 +717,19 @@ class KubernetesPool(Pool):
 
     async def start_manager(self) -> None:
         """Its Job, when all that its pods will need is there."""
+        asked = self._spec[KubernetesOptions]
         from pumasi.pools.kubernetes import manager_job
 
         package = manager_job.package_map(self._run, self._record.owner)
         await asyncio.gather(self._be_uploaded(), self._api.create(self._path("configmaps"), package))
-        tolerations = [toleration(text) for text in self._spec.tolerations]
-        job = manager_job.manager_job(self._run, self._record.owner, self._spec.image, package, tolerations)
+        tolerations = [toleration(text) for text in asked.tolerations]
+        job = manager_job.manager_job(self._run, self._record.owner, asked.image, package, tolerations)
         await self._api.create(anchor_path(self._namespace), job)
 
     async def see_manager(self, say: Callable[[str], None]) -> None:
         """That it will never start is told to whoever has just asked for it. Where a node has its image, there is
         nothing to wait for."""
-        if not has_image(self._view.nodes, self._spec.image):
+        if not has_image(self._view.nodes, self._spec[KubernetesOptions].image):
             with contextlib.suppress(asyncio.TimeoutError, Forbidden, Unreachable):
                 await within(self._manager_begins(say), MANAGER_SECONDS)
 
@@ -755,7 +787,7 @@ def _refusal(error: ClusterTrouble, kubectl: str) -> pod_facts.Refusal:
 def _files_to_send(request: Request) -> dict[str, Path]:
     """By their paths on the volume of the run."""
     files: dict[str, Path] = {}
-    for place, path in sent(request.spec).items():
+    for place, path in FLOWS.get(request.spec.strategy).files(request.spec).items():
         files |= uploading.files_of(f"pumasi/{request.run}/{place}", Path(request.spec.workdir, path))
     return files
 
@@ -769,12 +801,13 @@ def _names(pods: Sequence[Object]) -> str:
 
 def _asked_for(spec: Spec) -> str:
     """Each slot asks for 1 CPU (less with --cpus 0.5). Or, where the user has said how many: (set by --cpus)."""
+    options = spec[KubernetesOptions]
     cores, asked = manifests.cores_of(spec), []
     if spec.gpu == "required":
-        asked.append(f"1 {spec.gpu_resource} (another kind with --gpu-resource)")
+        asked.append(f"1 {options.gpu_resource} (another kind with --gpu-resource)")
     if cores:
-        why = "less with --cpus 0.5" if spec.cpus is None else "set by --cpus"
+        why = "less with --cpus 0.5" if options.cpus is None else "set by --cpus"
         asked.append(f"{cores:g} CPU{'s' * (cores > 1)} ({why})")
-    if spec.memory:
-        asked.append(f"{kubewords.quantity(spec.memory)} of memory (set by --memory)")
+    if options.memory:
+        asked.append(f"{notation.quantity(options.memory)} of memory (set by --memory)")
     return f"Each slot asks for {', '.join(asked)}."

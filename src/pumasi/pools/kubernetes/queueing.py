@@ -12,12 +12,13 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pumasi.core.kubewords import toleration
 from pumasi.core.planning import plan
 from pumasi.core.spec import MOST_SLOTS, Spec
 from pumasi.errors import DoesNotFit
 from pumasi.pools.kubernetes.discovery import Object, Room, Taken, room, taken
 from pumasi.pools.kubernetes.manifests import RUN, needs_of
+from pumasi.pools.kubernetes.notation import toleration
+from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.record import BEAT_NOTE, CREATED, PLACEMENT, STALE, WISH, Age
 
 _LEAST_NEED, _MOST_NEED = 1e-3, 1e18
@@ -56,13 +57,14 @@ class Left(NamedTuple):
 
 
 def wish_of(spec: Spec) -> Wish:
+    asked = spec[KubernetesOptions]
     return Wish(
         slots=spec.at_once,
         needs=needs_of(spec),
-        most_per_node=spec.max_per_node,
-        tolerations=[toleration(text) for text in spec.tolerations],
-        selector=spec.node_selector,
-        topology=spec.topology,
+        most_per_node=asked.max_per_node,
+        tolerations=[toleration(text) for text in asked.tolerations],
+        selector=asked.node_selector,
+        topology=asked.topology,
     )
 
 
@@ -132,14 +134,17 @@ def leave_room(
     avoid: Collection[str] = (),
     own: Iterable[Mapping[str, int]] = (),
     passed: Collection[Age] = (),
+    apart: Sequence[tuple[Mapping[str, int], Wish]] = (),
 ) -> Left:
     """What there is for `wish` when those before it have taken what they can. It does without the nodes in `avoid`, and
-    `own` are the shares of its pods that are not there yet. No room is kept for the runs in `passed`."""
-    resources = {resource for each in (wish, *(waiter.wish for waiter in ahead)) for resource in each.needs}
+    `own` are the shares of its pods that are not there yet, `apart` those of pods of the same run that ask for other
+    things. No room is kept for the runs in `passed`."""
+    wishes = (wish, *(waiter.wish for waiter in ahead), *(other for _, other in apart))
+    resources = {resource for each in wishes for resource in each.needs}
     held = taken(pods, resources)
     there = {(pod["metadata"].get("labels", {}).get(RUN), pod["spec"].get("nodeName")) for pod in pods}
-    for shares in own:
-        _take(held, shares, wish)
+    for shares, asked in (*((each, wish) for each in own), *apart):
+        _take(held, shares, asked)
     fitting = []
     for waiter in ahead:
         if waiter.placement:

@@ -3,7 +3,8 @@
 One ConfigMap a run: what was asked for, how it stands, how it ended; its annotations are what a list of runs shows. The
 manager that steers the run has its name in it, and renews a beat. Every write carries the version that it was based on:
 a manager whose write is refused looks again, and when another's name stands there, it steps down. A manager in the
-cluster, which has no store that lasts, keeps the output there too (`archive`).
+cluster, which has no store that lasts, keeps the output there too (`kept_output`). Of several tasks the record has
+those that are on their way; what became of the others is in the `journal`.
 
 A run that waits for room says so on its anchor, with what it asks for: other runs read that, of other namespaces too,
 where they may not read any ConfigMap.
@@ -15,6 +16,7 @@ import asyncio
 import contextlib
 import json
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +28,7 @@ from pumasi.kube.api import Api
 from pumasi.kube.waiting import end_task, set_within
 from pumasi.pools.kubernetes import manifests
 from pumasi.pools.kubernetes.discovery import seconds
+from pumasi.pools.kubernetes.journal import Journal
 from pumasi.pools.kubernetes.manifests import DOMAIN, KIND, WAITING, Owner
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ LONGEST = 30 * 86400.0
 """Seconds that a run may go on without any manager, if it has no timeout of its own."""
 PATIENCE = 600.0
 """Seconds without the API server after which a manager gives up; the gang goes on without it."""
+BURST = 20.0
+"""Writes at once; after that there are at most two a second."""
 MOST_EVENTS = 1000
 MOST_BYTES = 400_000
 """Of events: a ConfigMap takes 1 MiB, and has the spec and the tasks to hold as well."""
@@ -172,6 +177,7 @@ class Record:
         self.dismissed: Callable[[PumasiReason], None] = lambda _: None
         self.stop: Callable[[bool, str], None] = lambda force, by: None
         self.archive: Archive | None = None
+        self.history = Journal(api, namespace, run, manager, lambda: self.owner)
         self.wish = ""
         self._waits = self._is_marked = True
         self._last_mark: _Mark = {"labels": {}, "annotations": {}}
@@ -183,6 +189,7 @@ class Record:
         self._fields: dict[str, Any] = {}
         self._events: deque[tuple[float, Event]] = deque(maxlen=MOST_EVENTS)
         self._dirty = asyncio.Event()
+        self._credit, self._credited = BURST, time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._deadline = 0.0
         self._wanted: tuple[float, float] | None = None
@@ -270,6 +277,10 @@ class Record:
         self._events.append((at, event))
         self._dirty.set()
 
+    def journal(self, entry: dict[str, Any]) -> None:
+        self.history.add(entry)
+        self._dirty.set()
+
     def frames(self, attempt: int, chunk: bytes) -> None:
         if self.archive is not None:
             self.archive.add(attempt, chunk)
@@ -283,10 +294,13 @@ class Record:
     async def _keep(self) -> None:
         while True:
             await set_within(self._dirty, BEAT)
+            if self._dirty.is_set():
+                await asyncio.sleep(self._pause())
             self._dirty.clear()
             try:
                 await self._write()
                 await self._tend_anchor()
+                await self.history.compact()
                 if self.archive is not None and self.archive.is_full:
                     await self.archive.flush()
             except Unreachable:
@@ -296,8 +310,20 @@ class Record:
                 self.dismissed(error)
                 return
 
+    def _pause(self) -> float:
+        """Seconds before the next write: 0 while there were few of late. What changes meanwhile goes along with it."""
+        now, every = time.monotonic(), BEAT / 20
+        self._credit = min(BURST, self._credit + (now - self._credited) / every)
+        self._credited = now
+        self._credit -= 1
+        return max(0.0, -self._credit) * every
+
     async def _write(self) -> None:
-        while not await self._put():
+        """The journal first, and nothing in between: a task that the record no longer has is in the journal."""
+        while True:
+            await self.history.flush()
+            if await self._put():
+                return
             self._look_again(await self._api.get(path_of(self.namespace, self.run)))
 
     async def _put(self) -> bool:

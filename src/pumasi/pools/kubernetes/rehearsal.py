@@ -18,6 +18,7 @@ from pumasi.kube.api import Api
 from pumasi.kube.config import Connection, connect
 from pumasi.pools.base import Order, Request
 from pumasi.pools.kubernetes.manifests import KIND, Object
+from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.pool import KubernetesPool, make_run
 from pumasi.pools.kubernetes.record import Record
 
@@ -57,7 +58,7 @@ async def preview_cluster(
     api = Rehearsal(connection)
     async with api:
         run = f"{run_name(spec)}-xxxxx"
-        record = Record(api, spec.namespace or connection.namespace, run, "" if detached else LATER)
+        record = Record(api, spec[KubernetesOptions].namespace or connection.namespace, run, "" if detached else LATER)
         fields = {"state": "queued", "created": time.time(), "framework": program.framework, "detached": detached}
         pool = await make_run(api, Request(run, spec, program, Path(), fields, packed), record)
         pool.tell = tell
@@ -78,10 +79,11 @@ async def _order(pool: KubernetesPool, run: str, spec: Spec, program: Program) -
 
 async def _place(pool: KubernetesPool, spec: Spec) -> Mapping[str, int]:
     """What would never fit is told as that; for what only has to wait, there is nothing to show yet."""
+    asked = spec[KubernetesOptions]
     try:
-        return plan(await pool.nodes(), spec.slots, most_per_node=spec.max_per_node).placement
+        return plan(await pool.nodes(), spec.slots, most_per_node=asked.max_per_node).placement
     except DoesNotFit as busy:
-        plan(pool.capacity(), spec.slots, most_per_node=spec.max_per_node)
+        plan(pool.capacity(), spec.slots, most_per_node=asked.max_per_node)
         raise DoesNotFit(
             f"{busy.message} {pool.shortage(spec.slots).remark}".rstrip(),
             "The run would wait for room." if spec.wait else busy.hint,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
@@ -20,6 +19,7 @@ from pumasi.errors import UsageError
 from pumasi.kube.kubectl import kubectl
 from pumasi.pools.kubernetes import manifests, reserved
 from pumasi.pools.kubernetes.manifests import Object
+from pumasi.pools.kubernetes.options import KubernetesOptions
 
 if TYPE_CHECKING:
     from pumasi.core.spec import Spec
@@ -44,12 +44,12 @@ def render(spec: Spec, program: Program, agent: str, packed: bytes, pods: int | 
     code = [_unowned(thing) for thing in manifests.code(name, gang.owner, agent, packed)]
     code[0]["stringData"]["config"] = _in_one(configs)
     objects = [*([_service(name, hub)] if hub else []), *code, _job(spec, gang, configs)]
-    return [_placed(thing, spec.namespace) for thing in objects]
+    return [_placed(thing, spec[KubernetesOptions].namespace) for thing in objects]
 
 
 def equal_shares(spec: Spec, pods: int | None) -> dict[str, int]:
     """A slot a pod, or as many as a node may have, unless the number of pods is told."""
-    most = spec.max_per_node
+    most = spec[KubernetesOptions].max_per_node
     if pods is None:
         return _divide(spec.slots, -(-spec.slots // (most or 1)), f"--max-per-node {most}")
     shares = _divide(spec.slots, pods, f"--pods {pods}")
@@ -76,8 +76,9 @@ def _or(numbers: Sequence[int]) -> str:
 
 def remarks(spec: Spec, objects: Sequence[Object], version: str) -> list[str]:
     """What whoever finds the file should know."""
+    asked = spec[KubernetesOptions]
     name, pods = run_name(spec), objects[-1]["spec"]["completions"]
-    begin = kubectl("", spec.namespace or "")
+    begin = kubectl("", asked.namespace or "")
     server_side = " --server-side" if needs_server_side(objects) else ""
     follow = f"{begin} logs -f -l {JOB_LABEL}={name} --prefix --max-log-requests {max(5, pods)}"
     lines = [
@@ -88,7 +89,7 @@ def remarks(spec: Spec, objects: Sequence[Object], version: str) -> list[str]:
         f"  {begin} delete -f FILE",
         "",
         "A Job can't be changed: delete it before a changed file is applied, or give the new one another --name.",
-        f"It is removed {_days(spec.keep)} after its end (--keep). What keeps a file applied (Argo CD, Flux) makes it",
+        f"It is removed {_days(asked.keep)} after its end (--keep). What keeps a file applied (Argo CD, Flux) makes it",
         "anew then, and trains again.",
     ]
     if spec.restarts:
@@ -165,7 +166,7 @@ def _job(spec: Spec, gang: manifests.GangSpec, configs: Sequence[Mapping[str, An
         "completions": len(configs),
         "parallelism": len(configs),
         **_patience(spec),
-        "ttlSecondsAfterFinished": int(spec.keep),
+        "ttlSecondsAfterFinished": int(spec[KubernetesOptions].keep),
         **({} if spec.timeout is None else {"activeDeadlineSeconds": max(1, int(spec.timeout))}),
         "template": _template(spec, gang, configs[0]),
     }
@@ -183,14 +184,14 @@ def _patience(spec: Spec) -> Object:
 
 def _template(spec: Spec, gang: manifests.GangSpec, config: Mapping[str, Any]) -> Object:
     """A pod as `pumasi run` would make it, but for what differs from one pod to the next. --set comes last here too."""
-    pod = manifests.pod(replace(spec, patches=()), gang._replace(hub=""), 0, "", config)
+    pod = manifests.pod(spec.changed({"patches": ()}), gang._replace(hub=""), 0, "", config)
     pod["metadata"] = _metadata(pod["metadata"])
     container = pod["spec"]["containers"][0]
     container["env"] = [_shared(entry, gang) for entry in container["env"]]
     if gang.hub:
         source = {"fieldRef": {"fieldPath": f"metadata.labels['{UID_LABEL}']"}}
         container["env"].append({"name": "PUMASI_BOOT_SECRET", "valueFrom": source})
-    made = reserved.patched(spec.patches, pod, manifests.counted(spec))
+    made = reserved.patched(spec[KubernetesOptions].patches, pod, manifests.counted(spec))
     return {"metadata": made["metadata"], "spec": made["spec"]}
 
 

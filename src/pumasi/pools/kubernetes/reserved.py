@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pumasi.core.kubewords import OWN_DOMAIN
-from pumasi.core.patching import apply, parse_patch
 from pumasi.errors import SpecError
+from pumasi.pools.kubernetes.notation import OWN_DOMAIN
+from pumasi.pools.kubernetes.patching import apply, parse_patch
 
 Object = dict[str, Any]
 

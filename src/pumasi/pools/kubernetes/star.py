@@ -114,6 +114,11 @@ class Stars:
         if service := self._services.get((task, attempt)):
             self._spare[task] = service
 
+    def forget(self, task: str, attempt: int) -> None:
+        """It is over."""
+        self._services.pop((task, attempt), None)
+        self._dialled.discard((task, attempt))
+
     def is_dialled(self, task: str, attempt: int) -> bool:
         return (task, attempt) in self._dialled
 

@@ -23,13 +23,13 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from pumasi.agent.files import loader_text
-from pumasi.core.kubewords import VOLUME_PATH
 from pumasi.errors import ClusterTrouble, Forbidden, NotThere, SystemTrouble, Unreachable, UsageError
 from pumasi.kube.api import Api
 from pumasi.kube.waiting import within
 from pumasi.pools.kubernetes import manifests, pod_facts
 from pumasi.pools.kubernetes.discovery import NOT_ENDED
 from pumasi.pools.kubernetes.manifests import DOMAIN, PYTHON, Object, Owner
+from pumasi.pools.kubernetes.notation import VOLUME_PATH
 from pumasi.pools.kubernetes.volumes import Volume, holders
 
 Say = Callable[[str], None]

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pumasi.core.kubewords import quantity
 from pumasi.errors import Conflict, Forbidden, NotThere, UsageError
 from pumasi.kube.api import Api
 from pumasi.pools.kubernetes.discovery import Object, has_ended
+from pumasi.pools.kubernetes.notation import quantity
 
 SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"

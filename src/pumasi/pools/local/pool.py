@@ -28,6 +28,7 @@ from pumasi.core.spec import MOST_SLOTS, Spec
 from pumasi.errors import DoesNotFit
 from pumasi.pools.base import Order, Pool, Request, Sink
 from pumasi.pools.local.gpus import Gpu, list_gpus
+from pumasi.pools.local.options import LocalOptions
 
 INSISTENCE = 3.0
 """Seconds that agents get to obey a kill, or to say their last words, before they are killed themselves."""
@@ -48,19 +49,20 @@ class LocalPool(Pool):
     def __init__(self, spec: Spec, home: Path, gpus: Sequence[Gpu]) -> None:
         self._spec = spec
         self._home = home
+        self._pretended = spec[LocalOptions].nodes
         self._gpus = gpus if spec.gpu != "none" else ()
         self._held: dict[str, dict[str, IO[str]]] = {}
         self._gangs: dict[tuple[str, int], LocalGang] = {}
         self._environments: set[str] = set()
 
-    async def nodes(self) -> list[Node]:
-        if self._gpus and self._spec.nodes is None:
+    async def nodes(self, spec: Spec | None = None) -> list[Node]:
+        if self._gpus and self._pretended is None:
             return [Node(platform.node(), len(self._free_gpus()))]
         return self.capacity()
 
     def capacity(self) -> list[Node]:
-        if self._spec.nodes is not None:
-            return [Node(f"node-{index}", free) for index, free in enumerate(self._spec.nodes)]
+        if self._pretended is not None:
+            return [Node(f"node-{index}", free) for index, free in enumerate(self._pretended)]
         if self._spec.gpu == "required" and not self._gpus:
             raise DoesNotFit(
                 "This machine has no GPU that Pumasi can see.",
@@ -75,7 +77,7 @@ class LocalPool(Pool):
         return ["127.0.0.1"] * len(nodes)
 
     async def reserve(self, task: str, placement: Mapping[str, int]) -> Mapping[str, Sequence[str]] | None:
-        if not self._gpus or self._spec.nodes is not None:
+        if not self._gpus or self._pretended is not None:
             return {}
         wanted = sum(placement.values())
         self._release(task)

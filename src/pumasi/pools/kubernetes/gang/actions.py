@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pumasi.pools.kubernetes.pod_facts import Facts, Refusal
 
 
-@dataclass(frozen=True)
-class Wake:
+class Wake(NamedTuple):
     """When to send a `Tick`. The newest replaces the others; an early tick does no harm."""
 
     at: float
@@ -17,15 +16,13 @@ class Wake:
 # ---- requests to the cluster, each with an answer
 
 
-@dataclass(frozen=True)
-class Create:
+class Create(NamedTuple):
     """`Created`, `CreateRefused` or `CreateFailed` is the answer."""
 
     pod: str
 
 
-@dataclass(frozen=True)
-class Delete:
+class Delete(NamedTuple):
     """All pods of the attempt, or all but those that have ended, which are kept for their logs. `Deleted` or
     `DeleteFailed` is the answer."""
 
@@ -33,35 +30,30 @@ class Delete:
     keep_ended: bool
 
 
-@dataclass(frozen=True)
-class Force:
+class Force(NamedTuple):
     """Remove these pods from the API: nobody is there to end them. `Forced` or `ForceFailed` is the answer."""
 
     pods: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class ReadInit:
+class ReadInit(NamedTuple):
     """What this init container wrote, within a few seconds. `InitRead` is the answer."""
 
     pod: str
     container: str
 
 
-@dataclass(frozen=True)
-class ListEvents:
+class ListEvents(NamedTuple):
     """The warnings about this pod. `EventsListed` is the answer."""
 
     pod: str
 
 
-@dataclass(frozen=True)
-class ListNodes:
+class ListNodes(NamedTuple):
     """`NodesListed` is the answer."""
 
 
-@dataclass(frozen=True)
-class Introduce:
+class Introduce(NamedTuple):
     """Tell the agent in the pod `chief` the addresses of the members, by their numbers. `Introduced` or
     `IntroductionFailed` is the answer."""
 
@@ -69,23 +61,20 @@ class Introduce:
     members: tuple[tuple[int, str], ...]
 
 
-@dataclass(frozen=True)
-class OpenService:
+class OpenService(NamedTuple):
     """By which members can call the chief's agent. `ServiceOpened` is the answer."""
 
 
 # ---- logs
 
 
-@dataclass(frozen=True)
-class ReadLog:
+class ReadLog(NamedTuple):
     """Follow it until the container has ended. Frames go to the sink, the agent's words come back as `Heard`."""
 
     pod: str
 
 
-@dataclass(frozen=True)
-class StopReading:
+class StopReading(NamedTuple):
     """A dead node does not answer the request for its log either."""
 
     pods: tuple[str, ...]
@@ -94,34 +83,29 @@ class StopReading:
 # ---- what others are told
 
 
-@dataclass(frozen=True)
-class Say:
+class Say(NamedTuple):
     """To whoever follows the run: an agent's words, or a note."""
 
     words: Facts
 
 
-@dataclass(frozen=True)
-class Tell:
+class Tell(NamedTuple):
     """A sentence for the user about the cluster."""
 
     sentence: str
 
 
-@dataclass(frozen=True)
-class Whole:
+class Whole(NamedTuple):
     """All ranks run."""
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """Nothing of the attempt is left: how it ended. The last action, unless `Refuse` is."""
 
     facts: Facts
 
 
-@dataclass(frozen=True)
-class Refuse:
+class Refuse(NamedTuple):
     """There was no room after all, and nothing of the attempt is left. The last action, unless `End` is."""
 
     refusal: Refusal

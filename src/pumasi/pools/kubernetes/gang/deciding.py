@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 from pumasi.pools.kubernetes import pod_facts
 from pumasi.pools.kubernetes.gang.actions import Delete, End, Force, ListNodes, ReadInit, Refuse
@@ -41,7 +40,7 @@ def _look_for_trouble(state: GangState, at: float, changed: list[Member]) -> Gan
     refusals = (pod_facts.refusal(member.pod, state.kubectl) for member in here)
     refusal = next(filter(None, refusals), None)
     failure = state.unreadable or next(filter(None, map(_why_stuck, here)), None)
-    return take_down(replace(state, refusal=refusal, failure=failure), at) if refusal or failure else state
+    return take_down(state._replace(refusal=refusal, failure=failure), at) if refusal or failure else state
 
 
 def _why_stuck(member: Member) -> Facts | None:
@@ -53,7 +52,7 @@ def look_at_init(state: GangState, changed: Iterable[Member]) -> GangState:
     before its pod is deleted."""
     for member in changed:
         if facts := pod_facts.failed_init(member.pod):
-            return replace(state, failure=facts, init=member.name).does(ReadInit(member.name, facts["init"]))
+            return state._replace(failure=facts, init=member.name).does(ReadInit(member.name, facts["init"]))
     return state
 
 
@@ -62,7 +61,7 @@ def take_down(state: GangState, at: float) -> GangState:
 
 
 def delete(state: GangState, grace: int, *, keep_ended: bool) -> GangState:
-    return replace(state, deletions=state.deletions + 1).does(Delete(grace, keep_ended))
+    return state._replace(deletions=state.deletions + 1).does(Delete(grace, keep_ended))
 
 
 # ---- time
@@ -72,7 +71,7 @@ def set_deadline(state: GangState, at: float) -> GangState:
     """The pods end by themselves, if they can hear each other; `nudge` is when they are told to."""
     due = at + _longest_life(state, at) + (state.grace if state.asked else 0.0)
     earlier = None if state.is_alone else state.deadline
-    return replace(state, deadline=due if earlier is None else min(earlier, due))
+    return state._replace(deadline=due if earlier is None else min(earlier, due))
 
 
 def _longest_life(state: GangState, at: float) -> float:
@@ -93,23 +92,23 @@ def _expect_end(state: GangState, at: float) -> GangState:
         return set_deadline(state, at)
     if state.shows_end:
         patience = state.grace + MARGIN / 3 if state.ran else 0.0
-        return replace(set_deadline(state, at), nudge=at + patience)
+        return set_deadline(state, at)._replace(nudge=at + patience)
     return state
 
 
 def _keep_time(state: GangState, at: float) -> GangState:
     if state.nudge is not None and at >= state.nudge:
         grace = math.ceil(state.grace) if state.ran else 1
-        return delete(replace(state, nudge=None), grace, keep_ended=state.refusal is None)
+        return delete(state._replace(nudge=None), grace, keep_ended=state.refusal is None)
     if state.deadline is None or at < state.deadline or state.waits_to_force:
         return state
-    return force(state) if state.is_ending else replace(state, asking_nodes=True).does(ListNodes())
+    return force(state) if state.is_ending else state._replace(asking_nodes=True).does(ListNodes())
 
 
 def force(state: GangState) -> GangState:
     """The API may list them still, but nobody is there to end them."""
     left = sorted(state.present if state.refusal else state.live, key=state.names.index)
-    return replace(state, forcing={name: _node_to_lose(state, name) for name in left}).does(Force(tuple(left)))
+    return state._replace(forcing={name: _node_to_lose(state, name) for name in left}).does(Force(tuple(left)))
 
 
 def _node_to_lose(state: GangState, name: str) -> str:
@@ -130,12 +129,12 @@ def finish(state: GangState, at: float) -> GangState:
 
 
 def drain(state: GangState, at: float) -> GangState:
-    return replace(state, phase=Phase.DRAINING, drained_by=at + DRAIN)
+    return state._replace(phase=Phase.DRAINING, drained_by=at + DRAIN)
 
 
 def _report(state: GangState) -> GangState:
     lost = {pod.node for pod in state.seen if pod.node and pod.is_lost}
-    state = replace(state, phase=Phase.OVER, lost_nodes=state.lost_nodes | lost)
+    state = state._replace(phase=Phase.OVER, lost_nodes=state.lost_nodes | lost)
     if state.failure is None and state.refusal is not None:
         return state.does(Refuse(state.refusal))
     return state.does(

@@ -6,8 +6,6 @@ or, should its log be slow, after a moment; and again after a pause, for as long
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pumasi.pools.kubernetes.gang.actions import Introduce, OpenService, Tell
 from pumasi.pools.kubernetes.gang.observations import Introduced, IntroductionFailed, ServiceOpened
 from pumasi.pools.kubernetes.gang.state import GangState
@@ -26,13 +24,13 @@ def introduce(state: GangState, at: float) -> GangState:
     if state.introduce_at is None:
         if not all(_address(state, name) for name in state.names):
             return state
-        state = replace(state, introduce_at=at if state.listens else at + MOMENT, introducing_since=at)
+        state = state._replace(introduce_at=at if state.listens else at + MOMENT, introducing_since=at)
     return state if state.introduce_at is None or at < state.introduce_at else _tell(state)
 
 
 def _tell(state: GangState) -> GangState:
     members = tuple((number, _address(state, name)) for number, name in enumerate(state.names) if number)
-    return replace(state, introducing=True).does(Introduce(state.names[0], members))
+    return state._replace(introducing=True).does(Introduce(state.names[0], members))
 
 
 def _address(state: GangState, name: str) -> str:
@@ -43,18 +41,18 @@ def _address(state: GangState, name: str) -> str:
 def hear_listening(state: GangState, at: float) -> GangState:
     """From the chief's agent: now it can be told."""
     soon = None if state.introduce_at is None else min(at, state.introduce_at)
-    return replace(state, listens=True, introduce_at=soon)
+    return state._replace(listens=True, introduce_at=soon)
 
 
 def hear(state: GangState, answer: Introduced | IntroductionFailed) -> GangState:
-    state = replace(state, introducing=False)
+    state = state._replace(introducing=False)
     if isinstance(answer, Introduced):
-        return replace(state, introduces=False)
+        return state._replace(introduces=False)
     since = answer.at if state.introducing_since is None else state.introducing_since
     if answer.hopeless or answer.at - since >= PATIENCE:
-        return replace(state, introduces=False).does(OpenService())
+        return state._replace(introduces=False).does(OpenService())
     pause = min(LONGEST_PAUSE, PAUSE * GROWTH**state.introductions)
-    return replace(state, introduce_at=answer.at + pause, introductions=state.introductions + 1)
+    return state._replace(introduce_at=answer.at + pause, introductions=state.introductions + 1)
 
 
 def hear_service(state: GangState, answer: ServiceOpened) -> GangState:

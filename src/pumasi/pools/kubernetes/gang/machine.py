@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 from pumasi.pools.kubernetes import pod_facts
 from pumasi.pools.kubernetes.gang import deciding, introducing
@@ -76,30 +75,28 @@ def _set_alarm(state: GangState) -> GangState:
     """First of all: whoever is told of the other actions may ask for something in turn."""
     if state.due is None or state.due == state.wake:
         return state
-    return replace(state, wake=state.due, outbox=(Wake(state.due), *state.outbox))
+    return state._replace(wake=state.due, outbox=(Wake(state.due), *state.outbox))
 
 
 def _hand_over(state: GangState) -> tuple[GangState, Actions]:
-    return replace(state, outbox=()), state.outbox
+    return state._replace(outbox=()), state.outbox
 
 
 def _hear(state: GangState, seen: Observation) -> GangState:
     match seen:
         case Tick():
-            return replace(state, wake=None)
+            return state._replace(wake=None)
         case Begun() if state.phase is Phase.NEW:
-            return replace(state, phase=Phase.SYNCING, adopted=seen.adopted, ran=seen.ran)
+            return state._replace(phase=Phase.SYNCING, adopted=seen.adopted, ran=seen.ran)
         case Synced() if state.phase is Phase.SYNCING:
             return _find_all(state, seen.at) if state.adopted else _begin_to_create(state, seen.at)
         case PodSeen():
             return _see(state, seen)
         case EndAsked():
             return _end(state, seen)
-        case LogObservation():
-            return _hear_log(state, seen)
-        case Answer():
-            return _hear_answer(state, seen)
-    return state
+    if isinstance(seen, LogObservation):
+        return _hear_log(state, seen)
+    return _hear_answer(state, seen) if isinstance(seen, Answer) else state
 
 
 def _hear_answer(state: GangState, answer: Answer) -> GangState:
@@ -131,7 +128,7 @@ def _find_all(state: GangState, at: float) -> GangState:
     missing = [name for name in state.names if name not in state.members]
     state = state.without(missing)
     if missing and not state.ran:
-        state = replace(state, refusal=Refusal("Its manager was lost before the gang was whole."))
+        state = state._replace(refusal=Refusal("Its manager was lost before the gang was whole."))
     state = _be_up(state, at)
     if not state.is_all_over or state.is_decided:
         return state
@@ -140,34 +137,33 @@ def _find_all(state: GangState, at: float) -> GangState:
 
 
 def _begin_to_create(state: GangState, at: float) -> GangState:
-    return _create_more(replace(state, phase=Phase.CREATING, uncreated=state.names), at)
+    return _create_more(state._replace(phase=Phase.CREATING, uncreated=state.names), at)
 
 
 def _create_more(state: GangState, at: float) -> GangState:
     """As long as nothing speaks against it."""
     if state.is_decided:
-        state = replace(state.without(state.uncreated), uncreated=())
+        state = state.without(state.uncreated)._replace(uncreated=())
     next_ones = state.uncreated[: AT_ONCE - len(state.creating)]
-    state = replace(state, uncreated=state.uncreated[len(next_ones) :], creating=state.creating.union(next_ones)).does(
-        *map(Create, next_ones)
-    )
+    state = state._replace(uncreated=state.uncreated[len(next_ones) :], creating=state.creating.union(next_ones))
+    state = state.does(*map(Create, next_ones))
     return state if state.creating else _be_up(state, at)
 
 
 def _count_creation(state: GangState, answer: Created | CreateRefused | CreateFailed) -> GangState:
     if answer.pod not in state.creating:
         return state
-    state = replace(state, creating=state.creating - {answer.pod})
+    state = state._replace(creating=state.creating - {answer.pod})
     if isinstance(answer, CreateRefused):
-        state = replace(state.without([answer.pod]), refusal=state.refusal or answer.refusal)
+        state = state.without([answer.pod])._replace(refusal=state.refusal or answer.refusal)
     elif isinstance(answer, CreateFailed):
         doubtful = state.doubtful.union({answer.pod}.difference(state.members))
-        state = replace(state, failure=state.failure or answer.failure, doubtful=doubtful)
+        state = state._replace(failure=state.failure or answer.failure, doubtful=doubtful)
     return _create_more(state, answer.at)
 
 
 def _be_up(state: GangState, at: float) -> GangState:
-    state = replace(state, phase=Phase.UP)
+    state = state._replace(phase=Phase.UP)
     if state.refusal or state.failure:
         return deciding.take_down(state, at)
     # Again: what was on its way when the end was asked for is there only now.
@@ -182,21 +178,21 @@ def _see(state: GangState, seen: PodSeen) -> GangState:
     if name not in state.names:
         return state
     member = observed(seen.pod, state.members.get(name))
-    state = replace(state, members={**state.members, name: member}, doubtful=state.doubtful - {name})
+    state = state._replace(members={**state.members, name: member}, doubtful=state.doubtful - {name})
     if seen.gone:
         state = state.without([name])
     if member.seen.ended:
         # An agent exits with 0 when the gang is done: it has run, whether or not that has been read by now.
-        state = replace(state, live=state.live - {name}, shows_end=True, ran=state.ran or member.seen.code == 0)
+        state = state._replace(live=state.live - {name}, shows_end=True, ran=state.ran or member.seen.code == 0)
     if member.seen.deleting:
-        state = replace(state, shows_end=True)
+        state = state._replace(shows_end=True)
     return _read(_mind_node(state, member.seen, seen.at), member.seen)
 
 
 def _read(state: GangState, pod: Seen) -> GangState:
     if not pod.started or pod.name in state.read or state.phase is Phase.DRAINING:
         return state
-    return replace(state, read=state.read | {pod.name}, reading=state.reading | {pod.name}).does(ReadLog(pod.name))
+    return state._replace(read=state.read | {pod.name}, reading=state.reading | {pod.name}).does(ReadLog(pod.name))
 
 
 def _mind_node(state: GangState, pod: Seen, at: float) -> GangState:
@@ -205,10 +201,10 @@ def _mind_node(state: GangState, pod: Seen, at: float) -> GangState:
     if pod.away is (pod.name in state.missed):
         return state
     others = {name: since for name, since in state.missed.items() if name != pod.name}
-    state = replace(state, missed={**others, pod.name: at} if pod.away else others)
+    state = state._replace(missed={**others, pod.name: at} if pod.away else others)
     if state.is_ending:
         return deciding.set_deadline(state, at) if state.is_alone else state
-    return replace(state, deadline=None, asking_nodes=False).does(_note(_about_node(state, pod)))
+    return state._replace(deadline=None, asking_nodes=False).does(_note(_about_node(state, pod)))
 
 
 def _about_node(state: GangState, pod: Seen) -> str:
@@ -229,18 +225,18 @@ def _end(state: GangState, end: EndAsked) -> GangState:
     """Deleting a pod is the only way to reach its agent from here, which knows of one grace only: its own. Before the
     gang is whole nothing runs that would need it, and a Python that has just begun hears nothing yet. Pods that have
     ended are kept for their logs."""
-    state = replace(state, asked=True)
+    state = state._replace(asked=True)
     if state.phase is Phase.DRAINING:
         return state
     grace = end.grace if state.ran else min(end.grace, 1.0)
     seconds = max(1, math.ceil(grace) + (AGENT_SECONDS if grace >= state.grace else 0))
     state = deciding.set_deadline(state, end.at)
     if state.ending_in is not None:
-        return replace(state, ending_in=min(state.ending_in, seconds))
+        return state._replace(ending_in=min(state.ending_in, seconds))
     late = None if state.ran or state.late else _find_late(state)
     if late is None:
         return deciding.delete(state, seconds, keep_ended=True)
-    return replace(state, ending_in=seconds, late_pod=late.name).does(ListEvents(late.name))
+    return state._replace(ending_in=seconds, late_pod=late.name).does(ListEvents(late.name))
 
 
 def _find_late(state: GangState) -> Seen | None:
@@ -251,20 +247,20 @@ def _find_late(state: GangState) -> Seen | None:
 def _name_late(state: GangState, answer: EventsListed, seconds: int) -> GangState:
     member = state.members[state.late_pod]
     late = pod_facts.lateness(member.seen, member.pod, answer.events)
-    return deciding.delete(replace(state, late=late, ending_in=None), seconds, keep_ended=True)
+    return deciding.delete(state._replace(late=late, ending_in=None), seconds, keep_ended=True)
 
 
 # ---- answers
 
 
 def _hear_deletion(state: GangState, answer: Deleted | DeleteFailed) -> GangState:
-    state = replace(state, deletions=state.deletions - 1)
+    state = state._replace(deletions=state.deletions - 1)
     if isinstance(answer, DeleteFailed):
-        return replace(state, nudge=answer.at + deciding.AGAIN).does(Tell(answer.message))
+        return state._replace(nudge=answer.at + deciding.AGAIN).does(Tell(answer.message))
     if not (state.deletions or state.creating):
-        state = replace(state.without(state.doubtful), doubtful=frozenset())
+        state = state.without(state.doubtful)._replace(doubtful=frozenset())
     if state.killed_by is None:
-        return replace(state, killed_by=answer.at + answer.grace)
+        return state._replace(killed_by=answer.at + answer.grace)
     left = state.killed_by - answer.at
     if answer.grace > 1 or left <= deciding.MARGIN:
         return state
@@ -275,32 +271,32 @@ def _hear_deletion(state: GangState, answer: Deleted | DeleteFailed) -> GangStat
 
 def _hear_force(state: GangState, answer: Forced | ForceFailed) -> GangState:
     if isinstance(answer, ForceFailed):
-        return replace(state, forcing={}, deadline=answer.at + deciding.AGAIN).does(Tell(answer.message))
+        return state._replace(forcing={}, deadline=answer.at + deciding.AGAIN).does(Tell(answer.message))
     pods = tuple(state.forcing)
     lost = state.lost_nodes.union(filter(None, state.forcing.values()))
-    state = replace(state.without(pods), forcing={}, lost_nodes=lost, deadline=None)
-    return replace(state, reading=state.reading.difference(pods)).does(StopReading(pods))
+    state = state.without(pods)._replace(forcing={}, lost_nodes=lost, deadline=None)
+    return state._replace(reading=state.reading.difference(pods)).does(StopReading(pods))
 
 
 def _hear_init(state: GangState, answer: InitRead) -> GangState:
     tail = {"tail": list(answer.lines[-deciding.TAIL :])} if answer.lines else {}
-    state = replace(state, init="", failure={**(state.failure or {}), **tail})
+    state = state._replace(init="", failure={**(state.failure or {}), **tail})
     return deciding.take_down(state, answer.at) if state.phase is Phase.UP else state
 
 
 def _hear_nodes(state: GangState, answer: NodesListed) -> GangState:
     """If the cluster reaches none of its nodes, it is the cluster that is cut off, and the pod may be well. Where
     nobody can tell, the pod is left to Kubernetes, which deletes it unless it is cut off itself."""
-    state = replace(state, asking_nodes=False)
+    state = state._replace(asking_nodes=False)
     if state.is_ending:
         return state
     if answer.ready:
         return deciding.force(state)
-    state = replace(state, deadline=answer.at + deciding.AGAIN)
+    state = state._replace(deadline=answer.at + deciding.AGAIN)
     if answer.allowed or state.is_left_to_cluster:
         return state
     note = _note("You may not list nodes: the run starts again when the cluster itself gives the pod up.")
-    return replace(state, is_left_to_cluster=True).does(note)
+    return state._replace(is_left_to_cluster=True).does(note)
 
 
 # ---- logs
@@ -311,11 +307,11 @@ def _hear_log(state: GangState, seen: LogObservation) -> GangState:
         case Heard():
             return _hear_agent(state, seen)
         case StrangeLine():
-            return replace(state, strange=(*state.strange, seen.line)[-deciding.TAIL :])
+            return state._replace(strange=(*state.strange, seen.line)[-deciding.TAIL :])
         case LogForbidden():
-            return replace(state, reading=state.reading - {seen.pod}, unreadable=seen.failure)
+            return state._replace(reading=state.reading - {seen.pod}, unreadable=seen.failure)
         case LogEnded():
-            state = replace(state, reading=state.reading - {seen.pod})
+            state = state._replace(reading=state.reading - {seen.pod})
             told = f"The output of the pod {seen.pod} could not be read to its end: {seen.trouble}"
             return state.does(Tell(told)) if seen.trouble else state
     return state
@@ -327,9 +323,9 @@ def _hear_agent(state: GangState, heard: Heard) -> GangState:
         case "listening" if is_chief:
             return introducing.hear_listening(state, heard.at)
         case "over" if state.told is None or is_chief:
-            return replace(state, told=words["outcome"], shows_end=True)
+            return state._replace(told=words["outcome"], shows_end=True)
         case "running":
-            return replace(state, ran=True).does(Whole(), Say(words))
+            return state._replace(ran=True).does(Whole(), Say(words))
         case "exit" | "note":
             return state.does(Say(words))
         case "ending" if _is_certain(words["outcome"]):

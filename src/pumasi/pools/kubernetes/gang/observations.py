@@ -3,47 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pumasi.pools.kubernetes.pod_facts import Facts, Object, Refusal
 
 
-@dataclass(frozen=True)
-class Observation:
-    at: float
-
-
-@dataclass(frozen=True)
-class Tick(Observation):
+class Tick(NamedTuple):
     """Time has passed: the answer to `Wake`."""
+
+    at: float
 
 
 # ---- from the manager
 
 
-@dataclass(frozen=True)
-class Begun(Observation):
+class Begun(NamedTuple):
     """The watch of the pods begins. `adopted`: they were created by an earlier manager; `ran`: it saw all ranks run."""
 
+    at: float
     adopted: bool = False
     ran: bool = False
 
 
-@dataclass(frozen=True)
-class EndAsked(Observation):
+class EndAsked(NamedTuple):
+    at: float
     grace: float
 
 
 # ---- from the watch
 
 
-@dataclass(frozen=True)
-class Synced(Observation):
+class Synced(NamedTuple):
     """All pods that existed when the watch began have been observed."""
 
+    at: float
 
-@dataclass(frozen=True)
-class PodSeen(Observation):
+
+class PodSeen(NamedTuple):
+    at: float
     pod: Object
     gone: bool = False  # deleted: `pod` is the last that was known of it
 
@@ -51,110 +48,121 @@ class PodSeen(Observation):
 # ---- from the pods' logs
 
 
-@dataclass(frozen=True)
-class LogObservation(Observation):
+class Heard(NamedTuple):
+    at: float
     pod: str  # by name
-
-
-@dataclass(frozen=True)
-class Heard(LogObservation):
     words: Facts  # the agent's own
 
 
-@dataclass(frozen=True)
-class StrangeLine(LogObservation):
+class StrangeLine(NamedTuple):
+    at: float
+    pod: str  # by name
     line: str  # of the log, but not the agent's
 
 
-@dataclass(frozen=True)
-class LogEnded(LogObservation):
+class LogEnded(NamedTuple):
+    at: float
+    pod: str  # by name
     trouble: str = ""  # why it could not be read to its end
 
 
-@dataclass(frozen=True)
-class LogForbidden(LogObservation):
+class LogForbidden(NamedTuple):
+    at: float
+    pod: str  # by name
     failure: Facts
 
 
 # ---- answers to requests
 
 
-@dataclass(frozen=True)
-class Answer(Observation):
-    pass
-
-
-@dataclass(frozen=True)
-class Created(Answer):
+class Created(NamedTuple):
+    at: float
     pod: str
 
 
-@dataclass(frozen=True)
-class CreateRefused(Answer):
+class CreateRefused(NamedTuple):
     """By a quota, by admission, or for lack of rights."""
 
+    at: float
     pod: str
     refusal: Refusal
 
 
-@dataclass(frozen=True)
-class CreateFailed(Answer):
+class CreateFailed(NamedTuple):
     """The cluster did not answer as it should. The pod may exist."""
 
+    at: float
     pod: str
     failure: Facts
 
 
-@dataclass(frozen=True)
-class Deleted(Answer):
+class Deleted(NamedTuple):
+    at: float
     grace: int
 
 
-@dataclass(frozen=True)
-class DeleteFailed(Answer):
+class DeleteFailed(NamedTuple):
+    at: float
     message: str
 
 
-@dataclass(frozen=True)
-class Forced(Answer):
-    pass
+class Forced(NamedTuple):
+    at: float
 
 
-@dataclass(frozen=True)
-class ForceFailed(Answer):
+class ForceFailed(NamedTuple):
+    at: float
     message: str
 
 
-@dataclass(frozen=True)
-class InitRead(Answer):
+class InitRead(NamedTuple):
+    at: float
     lines: Sequence[str]
 
 
-@dataclass(frozen=True)
-class EventsListed(Answer):
+class EventsListed(NamedTuple):
+    at: float
     events: Sequence[Object]
 
 
-@dataclass(frozen=True)
-class NodesListed(Answer):
+class NodesListed(NamedTuple):
     """`ready`: at least one node is; False also where nobody can tell."""
 
+    at: float
     ready: bool
     allowed: bool = True
 
 
-@dataclass(frozen=True)
-class Introduced(Answer):
-    pass
+class Introduced(NamedTuple):
+    at: float
 
 
-@dataclass(frozen=True)
-class IntroductionFailed(Answer):
+class IntroductionFailed(NamedTuple):
     """`hopeless`: it is not allowed."""
 
+    at: float
     hopeless: bool = False
 
 
-@dataclass(frozen=True)
-class ServiceOpened(Answer):
+class ServiceOpened(NamedTuple):
+    at: float
     trouble: str = ""  # why it was not
+
+
+LogObservation = Heard | StrangeLine | LogEnded | LogForbidden
+Answer = (
+    Created
+    | CreateRefused
+    | CreateFailed
+    | Deleted
+    | DeleteFailed
+    | Forced
+    | ForceFailed
+    | InitRead
+    | EventsListed
+    | NodesListed
+    | Introduced
+    | IntroductionFailed
+    | ServiceOpened
+)
+Observation = Tick | Begun | EndAsked | Synced | PodSeen | LogObservation | Answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -45,8 +44,7 @@ def _is_pull_failure(pod: Object) -> bool:
     return any((each.get("state", {}).get("waiting") or {}).get("reason") == "ErrImagePull" for each in statuses)
 
 
-@dataclass(frozen=True)
-class GangState:
+class GangState(NamedTuple):
     """`silence` and `grace` are those of the agents; `kubectl` is how a command line for the gang's namespace begins.
     Pods go by their names.
 
@@ -77,13 +75,13 @@ class GangState:
     failure: Facts | None = None
     unreadable: Facts | None = None
     told: Facts | None = None
-    members: Mapping[str, Member] = field(default_factory=dict)
+    members: Mapping[str, Member] = {}
     uncreated: tuple[str, ...] = ()
     creating: frozenset[str] = frozenset()
     present: frozenset[str] = frozenset()
     live: frozenset[str] = frozenset()
     doubtful: frozenset[str] = frozenset()
-    missed: Mapping[str, float] = field(default_factory=dict)
+    missed: Mapping[str, float] = {}
     read: frozenset[str] = frozenset()
     reading: frozenset[str] = frozenset()
     strange: tuple[str, ...] = ()
@@ -104,7 +102,7 @@ class GangState:
     asking_nodes: bool = False
     deletions: int = 0
     is_left_to_cluster: bool = False
-    forcing: Mapping[str, str] = field(default_factory=dict)
+    forcing: Mapping[str, str] = {}
     lost_nodes: frozenset[str] = frozenset()
     wake: float | None = None
     outbox: Actions = ()
@@ -157,13 +155,13 @@ class GangState:
         return sorted(member.seen for member in self.members.values())
 
     def does(self, *actions: Action) -> GangState:
-        return replace(self, outbox=(*self.outbox, *actions))
+        return self._replace(outbox=(*self.outbox, *actions))
 
     def without(self, pods: Collection[str]) -> GangState:
         """These are gone, or never came."""
         if not pods:
             return self
-        return replace(self, present=self.present.difference(pods), live=self.live.difference(pods), shows_end=True)
+        return self._replace(present=self.present.difference(pods), live=self.live.difference(pods), shows_end=True)
 
 
 def begin(

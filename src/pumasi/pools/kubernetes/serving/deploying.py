@@ -13,12 +13,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pumasi.core.kubewords import VOLUME_PATH, Wanted
 from pumasi.errors import ClusterTrouble, Conflict, NotFound, NotThere, PumasiError, UsageError
 from pumasi.kube.api import Api
 from pumasi.kube.waiting import within
 from pumasi.pools.kubernetes import uploading, volumes
 from pumasi.pools.kubernetes.manifests import KIND, Object, Owner
+from pumasi.pools.kubernetes.notation import VOLUME_PATH, Wanted
 from pumasi.pools.kubernetes.serving import objects
 from pumasi.pools.kubernetes.serving.objects import Files, Wish
 from pumasi.pools.kubernetes.serving.rollout import Standing, last_lines, since, standing, still_answers

@@ -12,10 +12,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pumasi.core.kubewords import VOLUME_PATH, quantity
 from pumasi.pools.kubernetes import bundle, manifests
 from pumasi.pools.kubernetes.bundle import SOURCE
 from pumasi.pools.kubernetes.manifests import DOMAIN, KIND, PYTHON, Object, Owner
+from pumasi.pools.kubernetes.notation import VOLUME_PATH, quantity
 from pumasi.pools.kubernetes.volumes import Volume
 from pumasi.serve.inside import NOTICE, PORT, TOKEN
 

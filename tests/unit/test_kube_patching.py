@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pumasi.core.patching import apply, parse_patch
 from pumasi.errors import SpecError
+from pumasi.pools.kubernetes.patching import apply, parse_patch
 
 POD: dict[str, Any] = {
     "metadata": {"name": "train", "labels": {"team": "vision"}},

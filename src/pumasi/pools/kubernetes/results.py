@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pumasi.core.kubewords import mount
 from pumasi.core.spec import Spec
+from pumasi.pools.kubernetes.notation import mount
+from pumasi.pools.kubernetes.options import KubernetesOptions
 
 
 def result_on_volume(spec: Spec, folder: str, final: str | None) -> dict[str, Any] | None:
     """`folder` is the run's own, `final` a model that it has made; without one its checkpoints count. None where the
     result is on this machine, or went with the pods."""
+    asked = spec[KubernetesOptions]
     path = final or spec.env.get("PUMASI_CHECKPOINT_DIR") or f"{folder}/checkpoints"
-    mounts = [each for each in map(mount, spec.mounts) if f"{path}/".startswith(f"{each.path}/")]
+    mounts = [each for each in map(mount, asked.mounts) if f"{path}/".startswith(f"{each.path}/")]
     found = max(mounts, key=lambda each: len(each.path), default=None)
     if found is None or spec.pool == "local":
         return None
@@ -22,7 +24,7 @@ def result_on_volume(spec: Spec, folder: str, final: str | None) -> dict[str, An
         "claim": found.claim,
         "mount": found.path,
         "context": spec.context,
-        "namespace": spec.namespace or "",
-        "image": spec.image,
-        "as_image_user": spec.as_image_user,
+        "namespace": asked.namespace or "",
+        "image": asked.image,
+        "as_image_user": asked.as_image_user,
     }

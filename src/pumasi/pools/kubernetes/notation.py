@@ -1,4 +1,4 @@
-"""The words in which one asks a Kubernetes cluster for something: quantities, names, tolerations, mounts, Secrets.
+"""The notation in which one asks a Kubernetes cluster for something: quantities, names, tolerations, mounts, Secrets.
 
 Every function takes what a user wrote. A mistake in it is a SpecError: its message says what is wrong, its hint what
 would be right.

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pumasi.core import kubewords
-from pumasi.core.kubewords import Mount, SecretUse, cores, mount, quantity, secret_use, size, toleration
 from pumasi.errors import SpecError
+from pumasi.pools.kubernetes import notation
+from pumasi.pools.kubernetes.notation import Mount, SecretUse, cores, mount, quantity, secret_use, size, toleration
 
 
 @pytest.mark.parametrize(
@@ -172,18 +172,18 @@ def test_what_names_no_secret_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("check", "good", "bad"),
     [
-        (kubewords.namespace, ["default", "team-a", "9"], ["", "Team", "a.b", "-a", "a" * 64]),
-        (kubewords.dns_name, ["a", "my.claim-1"], ["", "A", ".a", "a..b", "a" * 254]),
+        (notation.namespace, ["default", "team-a", "9"], ["", "Team", "a.b", "-a", "a" * 64]),
+        (notation.dns_name, ["a", "my.claim-1"], ["", "A", ".a", "a..b", "a" * 254]),
         (
-            kubewords.qualified,
+            notation.qualified,
             ["a", "A_b.c", "example.com/a", "a" * 63],
             ["", "/a", "a/", "a/b/c", "A.com/a", "a" * 64, "-a", "é"],
         ),
-        (kubewords.own_key, ["team", "notpumasi.dev/run"], ["pumasi.dev/run", "x.pumasi.dev/run", ""]),
-        (kubewords.label_value, ["", "a", "A.b_c-1"], ["a b", "-a", "a/b", "a" * 64]),
-        (kubewords.resource, ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"], ["gpu", "", "nvidia.com/", "a b/c"]),
+        (notation.own_key, ["team", "notpumasi.dev/run"], ["pumasi.dev/run", "x.pumasi.dev/run", ""]),
+        (notation.label_value, ["", "a", "A.b_c-1"], ["a b", "-a", "a/b", "a" * 64]),
+        (notation.resource, ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"], ["gpu", "", "nvidia.com/", "a b/c"]),
         (
-            kubewords.image,
+            notation.image,
             [
                 "python:3.12-slim",
                 "ghcr.io/team/train:1.4",
@@ -204,7 +204,7 @@ def test_names_are_those_that_kubernetes_takes(check: Callable[[str], str], good
 
 
 @pytest.mark.parametrize(
-    "read", [cores, size, toleration, mount, secret_use, kubewords.image, kubewords.qualified, kubewords.dns_name]
+    "read", [cores, size, toleration, mount, secret_use, notation.image, notation.qualified, notation.dns_name]
 )
 @given(text=st.text(max_size=100))
 def test_whatever_is_written_is_understood_or_refused_with_what_would_be_right(

@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pumasi.core.kubewords import said
 from pumasi.errors import SpecError
+from pumasi.pools.kubernetes.notation import said
 
 _ROOTS = ("spec", "metadata")
 _NAME = re.compile(r"""[^.\[\]=\s"']+""")
