@@ -63,13 +63,10 @@ CHUNK = 1_000_000
 # second Python would take as long to start as this one.
 BOOT = (
     "import base64,json,os,sys,zlib;"
-    f"os.makedirs('{FOLDER}/package/pumasi/agent/frameworks',exist_ok=True);"
-    f"os.chdir('{FOLDER}/package');"
     "files=json.loads(zlib.decompress(base64.b64decode(os.environ.pop('PUMASI_BOOT_AGENT'))));"
-    "[open(name,'wb').write(text.encode()) for name,text in files.items()];"
-    "sys.dont_write_bytecode=True;"
-    "sys.path.append(os.getcwd());"
-    "sys.argv=[os.path.abspath('pumasi/agent/__main__.py'),'pod'];"
+    "exec(files['pumasi/agent/carried.py']);"
+    f"install(files,'{FOLDER}/package');"
+    f"sys.argv=['{FOLDER}/package/pumasi/agent/__main__.py','pod'];"
     "from pumasi.agent.starting import main;"
     "sys.exit(main(sys.argv[1:]))"
 )
