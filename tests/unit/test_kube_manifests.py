@@ -466,6 +466,11 @@ def test_what_a_pod_runs_fetches_the_agent_and_is_it(tmp_path: Path) -> None:
     assert result.stdout == f"{[str(path), 'pod']} False\n"
 
 
+def test_the_agent_of_an_older_pumasi_was_one_program(tmp_path: Path) -> None:
+    result = boot(tmp_path, "import sys\nif __name__ == '__main__':\n  sys.exit(len(sys.argv))\n")
+    assert (result.returncode, result.stderr) == (2, "")
+
+
 def test_an_agent_that_was_handed_over_is_written_down_for_programs_that_others_start(tmp_path: Path) -> None:
     agent = "from pumasi.agent.carried import write_down\ndef main(_):\n  write_down()\n"
     folder = tmp_path / "pumasi"

@@ -60,13 +60,14 @@ MOST_PIECES = 7
 CHUNK = 1_000_000
 """Bytes of code in one Secret that is mounted."""
 # Written to be short: it stands in every pod, and only fetches the agent, which does the rest. In the same process: a
-# second Python would take as long to start as this one.
+# second Python would take as long to start as this one. The agent of a run that an older Pumasi began is one program.
 BOOT = (
     "import base64,json,os,sys,zlib;"
-    "files=json.loads(zlib.decompress(base64.b64decode(os.environ.pop('PUMASI_BOOT_AGENT'))));"
-    "exec(files['pumasi/agent/carried.py']);"
-    f"install(files,'{FOLDER}/package');"
-    f"sys.argv=['{FOLDER}/package/pumasi/agent/__main__.py','pod'];"
+    "text=zlib.decompress(base64.b64decode(os.environ.pop('PUMASI_BOOT_AGENT')));"
+    f"__file__='{FOLDER}/package/pumasi/agent/__main__.py';"
+    "sys.argv=[__file__,'pod'];"
+    "exec(json.loads(text)['pumasi/agent/carried.py'] if text[:1]==b'{' else text);"
+    f"install(json.loads(text),'{FOLDER}/package');"
     "from pumasi.agent.starting import main;"
     "sys.exit(main(sys.argv[1:]))"
 )
