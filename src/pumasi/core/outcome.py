@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -55,4 +55,8 @@ class Outcome:
 
 
 def outcome_from(told: Mapping[str, Any]) -> Outcome:
-    return Outcome(**{**told, "verdict": Verdict(told["verdict"]), "tail": tuple(told.get("tail", ()))})
+    """Of this version, an earlier or a later one: a verdict that is not known is a failure."""
+    known = {each.name: told[each.name] for each in fields(Outcome) if each.name in told}
+    is_known = told["verdict"] in {each.value for each in Verdict}
+    verdict = Verdict(told["verdict"]) if is_known else Verdict.FAILED
+    return Outcome(**{**known, "verdict": verdict, "tail": tuple(told.get("tail", ()))})

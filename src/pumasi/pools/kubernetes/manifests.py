@@ -121,7 +121,8 @@ class CodeObjects(NamedTuple):
 
 def read_code(recorded: Mapping[str, Any]) -> CodeObjects:
     """As a run's record has it; that of an older Pumasi does not say of which kind they are."""
-    return CodeObjects(**{"kind": "configMap", **recorded})
+    known = {name: value for name, value in recorded.items() if name in CodeObjects._fields}
+    return CodeObjects(**{"kind": "configMap", **known})
 
 
 def labels(run: str, kind: str) -> dict[str, str]:

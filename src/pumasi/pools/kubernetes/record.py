@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pumasi import __version__
 from pumasi.core.events import Event, pack, unpack
 from pumasi.core.person import read_name
 from pumasi.errors import ClusterTrouble, Conflict, NotThere, RunBusy, Unreachable
@@ -46,6 +47,8 @@ BURST = 20.0
 MOST_EVENTS = 1000
 MOST_BYTES = 400_000
 """Of events: a ConfigMap takes 1 MiB, and has the spec and the tasks to hold as well."""
+FORM = 1
+"""The version of what a record looks like. A change that a manager of this version would misunderstand raises it."""
 WISH, CREATED, PLACEMENT, BEAT_NOTE = (DOMAIN + word for word in ("wish", "created", "placement", "beat"))
 _STATE = "state.json"
 _SPEC = "spec.json"
@@ -75,7 +78,8 @@ the clock of whoever did, and its name. So a clock that is wrong decides nothing
 
 
 class Content(NamedTuple):
-    """What a record says. `state` has the fields of the store's own record."""
+    """What a record says. `state` has the fields of the store's own record. `form` is the version of the record, and
+    `written_by` that of the Pumasi which made it, empty where it does not say so yet."""
 
     run: str
     namespace: str
@@ -90,6 +94,8 @@ class Content(NamedTuple):
     version: str
     stop: str
     stop_by: str
+    form: int
+    written_by: str
 
 
 def read(thing: Mapping[str, Any]) -> Content:
@@ -110,7 +116,19 @@ def read(thing: Mapping[str, Any]) -> Content:
         version=metadata["resourceVersion"],
         stop=notes.get(DOMAIN + "stop", ""),
         stop_by=read_name(notes.get(DOMAIN + "stopped-by", "")),
+        form=int(asked.get("v", FORM)),
+        written_by=str(asked.get("by", "")),
     )
+
+
+def check_form(content: Content) -> None:
+    """Raise ClusterTrouble for a run that this version can look at, but not steer."""
+    if content.form > FORM:
+        raise ClusterTrouble(
+            f"{content.run} was started by Pumasi {content.written_by}, with a record of version {content.form}; "
+            f"this is Pumasi {__version__}, which steers runs with records of version {FORM}.",
+            "Update Pumasi here, or use the machine that has started the run.",
+        )
 
 
 class Row(NamedTuple):
@@ -213,7 +231,7 @@ class Record:
         self._deadline = self._started + deadline
         self._made = made["metadata"].get("creationTimestamp", "")
         owner = Owner("Job", self.run, made["metadata"]["uid"])
-        data = {_SPEC: json.dumps(asked), **self._data()}
+        data = {_SPEC: json.dumps({"v": FORM, "by": __version__, **asked}), **self._data()}
         thing = manifests.record(self.run, owner, self._notes(), data)
         made = await self._api.create(f"/api/v1/namespaces/{self.namespace}/configmaps", thing)
         self._remember(made)
@@ -227,6 +245,7 @@ class Record:
         self._started = seconds(self._made)
         self._deadline = self._started + job["spec"]["activeDeadlineSeconds"]
         before = read(thing).manager
+        check_form(read(thing))
         while True:
             content = read(thing)
             if content.manager not in (before, self.manager):

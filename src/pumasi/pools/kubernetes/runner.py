@@ -208,8 +208,8 @@ async def _take_over(api: Api, request: Request, record: Record) -> KubernetesRu
 
 
 def recorded_program(content: Content) -> Program:
-    program = Program(**content.program)
-    shim = shim_files() if content.spec["shim"] else {}
+    program = Program(**{name: value for name, value in content.program.items() if name in Program._fields})
+    shim = shim_files() if content.spec.get("shim", True) else {}
     files = {**shim, **(installer_files() if program.setup else {})}
     return program._replace(command=tuple(program.command), files=files, notes=tuple(program.notes))
 

@@ -172,7 +172,11 @@ def _stand(record: RunRecord, patience: float = PATIENCE) -> tuple[Content, bool
 
 
 def is_attended(record: RunRecord) -> bool:
-    return _stand(record)[1]
+    """Raises ClusterTrouble where nobody attends it, and this version of Pumasi can't."""
+    content, attended = _stand(record)
+    if not attended:
+        records.check_form(content)
+    return attended
 
 
 def program_left(spec: Spec, run: str) -> Program:
