@@ -1,6 +1,6 @@
 """How long one waits for the first line of a program in a cluster, beside plain kubectl; and calls of the API.
 
-    python benchmarks/kubernetes.py [--rounds 10]
+    python benchmarks/kubernetes.py [--rounds 10] [--beside OTHER/.venv/bin/pumasi]
 
 In turn, on a cluster of its own: `pumasi run --on k8s`, and `kubectl apply` of a Job that runs the same program in the
 same image with the same rights and resources, followed by `kubectl logs -f` until the line is here. Where -f comes too
@@ -10,12 +10,15 @@ without anybody reading. The program prints the time, so that one sees when it b
 slots on three nodes of 2 GPUs, which start together, beside an Indexed Job of three pods that start two processes each
 and do not know of each other.
 
-Goal: at most 1.15 times as long. A cluster named bench that is up already is used, and left.
+Goals: by the program's own clock, at most 1.4 times as long as a Job of one pod that nobody reads, and 1.2 times as
+long as one of three; as the user sees it, no longer than any way of reading a Job. `--beside` measures another Pumasi
+in the same rounds, such as that of a commit before. A cluster named bench that is up already is used, and left.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -38,7 +41,6 @@ from tools.common import ToolError, until
 
 NAME = "bench"
 GPUS = (2, 2, 2)
-GOAL = 1.15
 LIMIT = 120.0
 PAUSE = 0.1
 """Before `kubectl logs` is tried again."""
@@ -70,13 +72,15 @@ class Wait(NamedTuple):
 
 
 class Case(NamedTuple):
-    """`lines` is how many processes there are, `pods` in how many pods."""
+    """`lines` is how many processes there are, `pods` in how many pods. `goal` is how many times as long as a Job that
+    nobody reads a run may take."""
 
     title: str
     options: tuple[str, ...]
     resources: Mapping[str, Any]
     pods: int
     lines: int
+    goal: float
 
     def job(self) -> dict[str, Any]:
         program = PROGRAM.format(1)
@@ -99,8 +103,8 @@ class Case(NamedTuple):
         return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "hello"}, "spec": spec}
 
 
-ONE = Case("one pod", (), {"requests": {"cpu": "1"}}, 1, 1)
-GANG = Case("a gang of 6 on three nodes", ("--gpus", "6"), {"limits": {GPU: "2"}}, 3, 6)
+ONE = Case("one pod", (), {"requests": {"cpu": "1"}}, 1, 1, 1.4)
+GANG = Case("a gang of 6 on three nodes", ("--gpus", "6"), {"limits": {GPU: "2"}}, 3, 6, 1.2)
 
 
 class Bench:
@@ -125,10 +129,12 @@ class Bench:
         )
         return done.stdout
 
-    def pumasi(self, case: Case) -> Wait:
-        words = [str(Path(sys.executable).with_name("pumasi")), *self._words(case, 1)]
+    def pumasi(self, case: Case, program: Path | None = None) -> Wait:
+        words = [str(program or Path(sys.executable).with_name("pumasi")), *self._words(case, 1)]
+        home = self._folder / ("home" if program is None else "other-home")
+        environ = {**self._environ, "PUMASI_HOME": str(home)}
         began = time.time()
-        with subprocess.Popen(words, cwd=self._work, env=self._environ, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(words, cwd=self._work, env=environ, stdout=subprocess.PIPE, text=True) as process:
             heard = listen(process, case.lines)
         assert process.returncode == 0, process.returncode
         assert heard
@@ -231,9 +237,11 @@ def _wait(began: float, heard: list[tuple[float, float]]) -> Wait:
     return Wait(max(printed for printed, _ in heard) - began, max(seen for _, seen in heard) - began)
 
 
-def compare(bench: Bench, case: Case, rounds: int) -> None:
+def compare(bench: Bench, case: Case, rounds: int, beside: Path | None) -> None:
+    other = {"the other pumasi run": functools.partial(bench.pumasi, program=beside)} if beside else {}
     ways = {
         "pumasi run": bench.pumasi,
+        **other,
         "kubectl apply, logs -f": bench.following,
         "kubectl apply, logs": bench.asking,
         "kubectl apply": bench.unread,
@@ -254,7 +262,10 @@ def compare(bench: Bench, case: Case, rounds: int) -> None:
             ratio = f"  ratio {own / theirs:.2f}" if medians[name] is not ours else ""
             cells.append("" if theirs != theirs else f"{_figures(values)}{ratio}")
         print(f"  {name:24}{cells[1]:36}{cells[0]}".rstrip())
-    print(f"  goal: a ratio of at most {GOAL}")
+    reading = min(each.seen for name, each in medians.items() if name.startswith("kubectl") and each.seen == each.seen)
+    own = ours.printed / medians["kubectl apply"].printed
+    print(f"  by the program's own clock: {own:.2f} of a Job that nobody reads   (goal: at most {case.goal})")
+    print(f"  as the user sees it: {ours.seen / reading:.2f} of the quickest way to read a Job   (goal: at most 1)")
 
 
 def _figures(values: tuple[float, ...]) -> str:
@@ -270,6 +281,7 @@ def count(bench: Bench) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--beside", type=Path, help="the program of another Pumasi")
     parser.add_argument("--only", choices=("one", "gang", "calls"), help="a part of it")
     options = parser.parse_args()
     try:
@@ -277,7 +289,7 @@ def main() -> int:
             bench = Bench(cluster, Path(folder))
             for name, case in (("one", ONE), ("gang", GANG)):
                 if options.only in (None, name):
-                    compare(bench, case, options.rounds)
+                    compare(bench, case, options.rounds, options.beside)
             if options.only in (None, "calls"):
                 count(bench)
             cluster.kubectl("delete", "namespace", NAME)

@@ -69,7 +69,8 @@ class Cluster:
         """Its container runs, on that node or on the one that it is pinned to."""
         self.logs.setdefault(pod, [])
         self.change("pods", pod, {"spec": {"nodeName": node or _pinned(self.find("pods", pod))}})
-        self.set_state(pod, "Running", {"running": {"startedAt": _stamp(self.now)}})
+        address = f"10.244.0.{next(self._numbers)}"
+        self.set_state(pod, "Running", {"running": {"startedAt": _stamp(self.now)}}, podIP=address)
 
     def say(self, pod: str, *lines: bytes) -> None:
         self.logs.setdefault(pod, []).extend(lines)
@@ -181,6 +182,8 @@ class FakeApi(Api):
         self.graces: list[int | None] = []
         """Of all deletions that were asked for."""
         self.user_name = "kim"
+        self.allowed: set[tuple[str, str]] = set()
+        """What it is told that it may do, when it asks: ("create", "pods/proxy")."""
 
     def patient(self, seconds: float) -> FakeApi:
         return self
@@ -238,10 +241,20 @@ class FakeApi(Api):
         return copy.deepcopy(made)
 
     async def send(
-        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], data: bytes, *, seconds: float
+        self,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        data: bytes,
+        *,
+        seconds: float,
+        once: bool = False,
     ) -> Object:
         self._check("create", "pods/proxy", path)
         return self.cluster.answer(path, query, data)
+
+    async def may(self, namespace: str, verb: str, resource: str, subresource: str = "") -> bool:
+        return (verb, f"{resource}/{subresource}") in self.allowed
 
     async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> bool:
         self.graces.append(grace)

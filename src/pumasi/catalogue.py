@@ -93,9 +93,9 @@ def make_spec(**values: Any) -> Spec:
     return reading.spec_of(values, catalogue_for(values).owned)
 
 
-def defaults() -> dict[str, Any]:
-    """The options that have one, as a spec dumps them."""
-    return {**make_spec(command=()).dump(), "command": None}
+def defaults(choices: Mapping[str, object] = {}) -> dict[str, Any]:
+    """The options that have one, as a spec with these choices dumps them."""
+    return {**reading.spec_of({"command": ()}, catalogue_for(choices).owned).dump(), "command": None}
 
 
 def json_schema() -> dict[str, object]:

@@ -35,18 +35,18 @@ class Finding(NamedTuple):
     hint: str = ""
 
 
-class Place(NamedTuple):
-    """Where the examination takes place."""
+class Machine(NamedTuple):
+    """What is examined: this machine, as it looks from a folder and an environment."""
 
     folder: Path
     home: Path
     environ: Mapping[str, str]
 
 
-Check = Callable[[Place], list[Finding]]
+Check = Callable[[Machine], list[Finding]]
 
 
-def examine(place: Place) -> list[Finding]:
+def examine(place: Machine) -> list[Finding]:
     from concurrent.futures import ThreadPoolExecutor
 
     checks: tuple[Check, ...] = (
@@ -65,7 +65,7 @@ def examine(place: Place) -> list[Finding]:
         return [finding for findings in pool.map(lambda check: check(place), checks) for finding in findings]
 
 
-def check_python(place: Place) -> list[Finding]:
+def check_python(place: Machine) -> list[Finding]:
     """The Python that scripts would be run with here, and what is installed in it."""
     from pumasi.program.site import find_python
     from pumasi.runs.config import build_spec
@@ -151,7 +151,7 @@ def _uncompiled(python: str, folders: Mapping[str, str]) -> list[Finding]:
     ]
 
 
-def check_gpus(place: Place) -> list[Finding]:
+def check_gpus(place: Machine) -> list[Finding]:
     from pumasi.gpus import ask, complaint, list_gpus
 
     everything = list_gpus({}, lambda command: ask(command, _PATIENCE))
@@ -173,14 +173,14 @@ def _gpu_kind(name: str, memory: int | None) -> str:
     return name if memory is None else f"{name}, {memory / 1024:.0f} GiB"
 
 
-def check_tools(place: Place) -> list[Finding]:
+def check_tools(place: Machine) -> list[Finding]:
     """The programs without which a framework does not start."""
     from pumasi.core.frameworks import FRAMEWORKS
 
     return [_tool_finding(framework.name, framework.tool, place) for framework in FRAMEWORKS if framework.tool]
 
 
-def _tool_finding(topic: str, tool: Tool, place: Place) -> Finding:
+def _tool_finding(topic: str, tool: Tool, place: Machine) -> Finding:
     found = shutil.which(tool.program, path=place.environ.get("PATH"))
     if found is None:
         return Finding(topic, MISSING, f"no {tool.program} on the PATH.", tool.hint)
@@ -196,7 +196,7 @@ def _first_line(command: Sequence[str]) -> str:
     return next(iter(ask(command, _PATIENCE).strip().splitlines()), "")
 
 
-def check_cores(place: Place) -> list[Finding]:
+def check_cores(place: Machine) -> list[Finding]:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cpu_quota()
     if quota is not None and quota < usable:
@@ -209,7 +209,7 @@ def _cpu_quota() -> float | None:
     return int(allowed) / int(period) if allowed.isdigit() and period.isdigit() else None
 
 
-def check_memory(place: Place) -> list[Finding]:
+def check_memory(place: Machine) -> list[Finding]:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _read("/sys/fs/cgroup/memory.max")
     if limit.isdigit() and int(limit) < total:
@@ -228,7 +228,7 @@ def _memory_finding(total: int, available: int | None) -> Finding:
     return Finding("memory", OK, text)
 
 
-def check_home(place: Place) -> list[Finding]:
+def check_home(place: Machine) -> list[Finding]:
     """Whether runs can be recorded: the home, or the folder that it would be made in, must be writable and not full."""
     import tempfile
 
@@ -244,7 +244,7 @@ def check_home(place: Place) -> list[Finding]:
     return [Finding("home", WARN, text, hint) if free < _GIB else Finding("home", OK, text)]
 
 
-def check_open_files(place: Place) -> list[Finding]:
+def check_open_files(place: Machine) -> list[Finding]:
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -253,7 +253,7 @@ def check_open_files(place: Place) -> list[Finding]:
     return [Finding("open files", OK, "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft} at once")]
 
 
-def check_shared_memory(place: Place) -> list[Finding]:
+def check_shared_memory(place: Machine) -> list[Finding]:
     """Data loaders pass batches through it; containers get 64 MB unless told otherwise."""
     try:
         size = shutil.disk_usage("/dev/shm").total
@@ -265,7 +265,7 @@ def check_shared_memory(place: Place) -> list[Finding]:
     return [Finding("shared memory", OK, f"{size / _GIB:.1f} GiB")]
 
 
-def check_proxies(place: Place) -> list[Finding]:
+def check_proxies(place: Machine) -> list[Finding]:
     """Which ones are set; their values may hold passwords."""
     names = sorted(name for name in place.environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy"))
     if not names:
@@ -273,7 +273,7 @@ def check_proxies(place: Place) -> list[Finding]:
     return [Finding("proxies", OK, f"{', '.join(names)} set; the processes of a run reach each other without them")]
 
 
-def check_cluster(place: Place) -> list[Finding]:
+def check_cluster(place: Machine) -> list[Finding]:
     if place.environ.get("KUBERNETES_SERVICE_HOST"):
         return [Finding("cluster", OK, "this machine is a pod of a Kubernetes cluster")]
     for path in _kubeconfigs(place.environ):

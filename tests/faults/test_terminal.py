@@ -251,3 +251,26 @@ def test_the_question_stays_in_sight_while_the_script_goes_on_printing(workplace
     assert b"chatter" not in terminal.shown.rpartition(b"[l]eave")[2]
     terminal.type("s\n")
     assert terminal.exit_code() == 5
+
+
+def test_a_killed_foreground_takes_the_run_along(sleeping: Terminal, workplace: Workplace) -> None:
+    """What the shell waits for is not what steers the run; but nobody shall have to know."""
+    assert workplace.last()["pid"] != sleeping.pid
+    os.kill(sleeping.pid, signal.SIGKILL)
+    assert sleeping.exit_code() == -signal.SIGKILL
+    wait_for(lambda: not workplace.ranks(), "the end of the ranks")
+    assert workplace.last()["state"] == "lost"
+
+
+def test_a_killed_manager_takes_the_foreground_along(sleeping: Terminal, workplace: Workplace) -> None:
+    os.kill(workplace.last()["pid"], signal.SIGKILL)
+    assert sleeping.exit_code() == -signal.SIGKILL
+    assert workplace.last()["state"] == "lost"
+
+
+def test_signals_to_the_foreground_reach_the_run(sleeping: Terminal, workplace: Workplace) -> None:
+    os.kill(sleeping.pid, signal.SIGINT)
+    sleeping.wait_for("[l]eave")
+    os.kill(sleeping.pid, signal.SIGTERM)
+    assert sleeping.exit_code() == 5
+    assert workplace.last()["state"] == "stopped"

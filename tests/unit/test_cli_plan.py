@@ -117,6 +117,7 @@ class FakeCluster:
 
     now = 0.0
     namespace = "team"
+    context = "lab"
 
     @property
     def connection(self) -> FakeCluster:

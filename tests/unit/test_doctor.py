@@ -11,13 +11,13 @@ import pytest
 
 from pumasi import doctor
 from pumasi.cli.main import main
-from pumasi.doctor import MISSING, OK, WARN, Finding, Place
+from pumasi.doctor import MISSING, OK, WARN, Finding, Machine
 from pumasi.gpus import Gpu
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path, tmp_path / "home", {"PATH": str(tmp_path), "HOME": str(tmp_path)})
+def place(tmp_path: Path) -> Machine:
+    return Machine(tmp_path, tmp_path / "home", {"PATH": str(tmp_path), "HOME": str(tmp_path)})
 
 
 def make_program(folder: Path, name: str, says: str, code: int = 0) -> None:
@@ -31,20 +31,20 @@ def one(findings: list[Finding]) -> Finding:
     return finding
 
 
-def test_the_doctor_looks_at_everything_and_changes_nothing(place: Place) -> None:
+def test_the_doctor_looks_at_everything_and_changes_nothing(place: Machine) -> None:
     topics = {finding.topic for finding in doctor.examine(place)}
     assert {"python", "gpus", "mpi", "cores", "memory", "home", "open files", "cluster"} <= topics
     assert list(place.folder.iterdir()) == []
 
 
-def test_the_python_of_scripts_is_named_with_the_frameworks_in_it(place: Place) -> None:
+def test_the_python_of_scripts_is_named_with_the_frameworks_in_it(place: Machine) -> None:
     python, frameworks = doctor.check_python(place)[:2]
     assert python.text == f"{sys.version.split()[0]} at {sys.executable}"
     assert frameworks.status == OK
     assert "jax" in frameworks.text
 
 
-def test_a_python_without_frameworks_says_how_to_get_one(place: Place, tmp_path: Path) -> None:
+def test_a_python_without_frameworks_says_how_to_get_one(place: Machine, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "empty")], check=True)
     python = tmp_path / "empty" / "bin" / "python"
     inside = place._replace(environ={**place.environ, "VIRTUAL_ENV": str(tmp_path / "empty")})
@@ -54,7 +54,7 @@ def test_a_python_without_frameworks_says_how_to_get_one(place: Place, tmp_path:
     assert frameworks.hint.endswith(f"{python} -m pip install torch")
 
 
-def test_packages_that_nobody_compiled_are_slow_to_import_and_that_is_said(place: Place, tmp_path: Path) -> None:
+def test_packages_that_nobody_compiled_are_slow_to_import_and_that_is_said(place: Machine, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
     (site / "torch").mkdir()
@@ -70,7 +70,7 @@ def test_packages_that_nobody_compiled_are_slow_to_import_and_that_is_said(place
     assert [finding.topic for finding in doctor.check_python(inside)] == ["python", "frameworks"]
 
 
-def test_tensorflow_is_found_under_its_other_names(place: Place, tmp_path: Path) -> None:
+def test_tensorflow_is_found_under_its_other_names(place: Machine, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
     folder = site / "tensorflow_cpu-2.21.0.dist-info"
@@ -81,7 +81,7 @@ def test_tensorflow_is_found_under_its_other_names(place: Place, tmp_path: Path)
     assert frameworks.text == "tensorflow 2.21.0"
 
 
-def test_a_python_that_is_broken_is_told(place: Place, tmp_path: Path) -> None:
+def test_a_python_that_is_broken_is_told(place: Machine, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     make_program(tmp_path / "bin", "python", "not json")
     found = one(doctor.check_python(place._replace(environ={**place.environ, "VIRTUAL_ENV": str(tmp_path)})))
@@ -89,7 +89,7 @@ def test_a_python_that_is_broken_is_told(place: Place, tmp_path: Path) -> None:
     assert "--python" in found.hint
 
 
-def test_a_mistake_in_the_configuration_is_told(place: Place) -> None:
+def test_a_mistake_in_the_configuration_is_told(place: Machine) -> None:
     (place.folder / "pumasi.yaml").write_text("slots: many\n")
     found = one(doctor.check_python(place))
     assert found.status == WARN
@@ -100,7 +100,7 @@ def gpu(number: int, *, busy: bool = False) -> Gpu:
     return Gpu("nvidia", str(number), f"GPU-{number}", "NVIDIA A100", 40960, 0, busy)
 
 
-def test_gpus_are_counted_and_those_that_are_hidden_are_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_counted_and_those_that_are_hidden_are_told(place: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     def list_gpus(environ: dict[str, str], _: object) -> list[Gpu]:
         return [gpu(0), gpu(1, busy=True)][: 1 if "CUDA_VISIBLE_DEVICES" in environ else 2]
 
@@ -111,7 +111,7 @@ def test_gpus_are_counted_and_those_that_are_hidden_are_told(place: Place, monke
 
 
 def test_a_broken_driver_is_not_the_same_as_no_gpu(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert one(doctor.check_gpus(place)).status == MISSING
@@ -125,7 +125,7 @@ def test_a_broken_driver_is_not_the_same_as_no_gpu(
     ("says", "status"),
     [(None, MISSING), ("mpirun (Open MPI) 4.1.4\n\nReport bugs", OK), ("HYDRA build details:", WARN), ("", WARN)],
 )
-def test_only_openmpi_will_do(place: Place, tmp_path: Path, says: str | None, status: str) -> None:
+def test_only_openmpi_will_do(place: Machine, tmp_path: Path, says: str | None, status: str) -> None:
     if says is not None:
         make_program(tmp_path, "mpirun", says)
     found = one(doctor.check_tools(place))
@@ -133,7 +133,7 @@ def test_only_openmpi_will_do(place: Place, tmp_path: Path, says: str | None, st
     assert (found.hint == "") == (status == OK)
 
 
-def test_a_home_that_can_not_be_written_is_told(place: Place, tmp_path: Path) -> None:
+def test_a_home_that_can_not_be_written_is_told(place: Machine, tmp_path: Path) -> None:
     assert one(doctor.check_home(place)).status == OK
     (tmp_path / "home").write_text("a file")
     found = one(doctor.check_home(place))
@@ -141,14 +141,14 @@ def test_a_home_that_can_not_be_written_is_told(place: Place, tmp_path: Path) ->
     assert "PUMASI_HOME" in found.hint
 
 
-def test_the_values_of_proxies_stay_secret(place: Place) -> None:
+def test_the_values_of_proxies_stay_secret(place: Machine) -> None:
     assert doctor.check_proxies(place) == []
     found = one(doctor.check_proxies(place._replace(environ={"https_proxy": "http://me:secret@proxy"})))
     assert "https_proxy" in found.text
     assert "secret" not in found.text
 
 
-def test_a_cluster_is_found_in_the_kubeconfig_or_around_us(place: Place, tmp_path: Path) -> None:
+def test_a_cluster_is_found_in_the_kubeconfig_or_around_us(place: Machine, tmp_path: Path) -> None:
     assert one(doctor.check_cluster(place)).status == MISSING
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").write_text("apiVersion: v1\ncurrent-context: kind-lab\n")

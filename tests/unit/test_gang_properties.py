@@ -26,8 +26,10 @@ from pumasi.pools.kubernetes.gang.actions import (
     Delete,
     End,
     Force,
+    Introduce,
     ListEvents,
     ListNodes,
+    OpenService,
     ReadInit,
     ReadLog,
     Refuse,
@@ -49,11 +51,14 @@ from pumasi.pools.kubernetes.gang.observations import (
     ForceFailed,
     Heard,
     InitRead,
+    Introduced,
+    IntroductionFailed,
     LogEnded,
     LogForbidden,
     NodesListed,
     Observation,
     PodSeen,
+    ServiceOpened,
     StrangeLine,
     Synced,
     Tick,
@@ -235,7 +240,9 @@ class Cluster:
         if pod.thing is None or pod.is_sentenced or pod.node in self.dead:
             return
         pod.running = True
-        self.change(pod, in_state(an_object(pod.number, pod.node), "Running", RUNNING))
+        self.change(pod, in_state(an_object(pod.number, pod.node), "Running", RUNNING, podIP=f"10.0.0.{pod.number}"))
+        if pod.number == 0 and self.whim(3):
+            self.send(self.after(0.05, 3.0), lambda: self.say(pod, {"event": "listening", "port": 7700}))
         if len(self.pods) == self.size and all(each.running for each in self.pods.values()) and not self.is_started:
             self.is_started = True
             self.send(0.2, self.be_whole)
@@ -394,6 +401,8 @@ class Cluster:
                 delay = self.after(0.05, 0.05, 1.0, 25.0)
                 self.waited += delay + AGAIN
                 self.send(delay, lambda: self.answer(action))
+            case Introduce() | OpenService():
+                self.send(self.after(0.02, 0.5), lambda: self.answer(action))
 
     def answer(self, action: Action) -> None:
         match action:
@@ -403,6 +412,11 @@ class Cluster:
                 self.send(self.after(0.0, 3.0), self.deleted(action))
             case Force():
                 self.send(self.after(0.0, 3.0), self.forced(action))
+            case Introduce():
+                fate = self.whim(4)
+                self.send(0.0, Introduced(0) if fate < 2 else IntroductionFailed(0, hopeless=fate == 3))
+            case OpenService():
+                self.send(0.0, ServiceOpened(0, "No." * self.whim(2)))
             case ReadInit():
                 self.send(0.0, InitRead(0, ("no such bucket",) * self.whim(2)))
             case ListEvents():
@@ -462,12 +476,15 @@ class Witness:
         self.taken_down = False
         self.repeated_by: float | None = None
         self.end: End | Refuse | None = None
+        self.introducing = self.introduced = self.opened = False
 
     def hears(self, seen: Observation) -> None:
         if self.end is not None:
             return
         if self.first_sign is None and self.is_sign(seen):
             self.first_sign = seen.at
+        self.introducing &= not isinstance(seen, Introduced | IntroductionFailed)
+        self.introduced |= isinstance(seen, Introduced)
         match seen:
             case EndAsked():
                 self.asked = seen.at if self.asked is None else self.asked
@@ -508,6 +525,14 @@ class Witness:
                 self.sees_once(action)
             case ReadLog():
                 self.sees_once(action)
+            case Introduce():
+                assert not self.introducing, "one request at a time"
+                self.introducing = True
+                self.sees_introduction(action)
+            case OpenService():
+                assert not self.introduced, "a Service is made only where nobody could be told"
+                assert not self.opened, "once is enough"
+                self.opened = True
             case Delete():
                 self.taken_down |= not action.keep_ended
                 self.repeated_by = None
@@ -516,6 +541,12 @@ class Witness:
             case End() | Refuse():
                 self.end = action
                 self.sees_end()
+
+    def sees_introduction(self, action: Introduce) -> None:
+        assert not self.introduced, "once is enough"
+        assert self.asked is None, "nobody is introduced after an end was asked for"
+        known = {int(name.rpartition("-")[2]): pod["status"].get("podIP") for name, pod in self.pods.items()}
+        assert dict(action.members) == {number: address for number, address in known.items() if number}
 
     def sees_once(self, action: Create | ReadLog) -> None:
         assert (type(action), action.pod) not in self.once, "each pod is created once, and each log is read once"
@@ -568,7 +599,8 @@ class Witness:
 
 def live(cluster: Cluster, witness: Witness) -> GangState:
     """A gang from its beginning to the last word about it, long after its end."""
-    state = begin([name_of(number) for number in range(cluster.size)], SILENCE, GRACE)
+    names = [name_of(number) for number in range(cluster.size)]
+    state = begin(names, SILENCE, GRACE, introduces=cluster.size > 1)
     for _ in range(5000):
         if cluster.alarm is not None and (not cluster.due or cluster.alarm <= cluster.due[0][0]):
             early = cluster.alarm - 0.01 if cluster.whim(4) == 3 else cluster.alarm
@@ -669,6 +701,7 @@ words = st.sampled_from(
         {"event": "exit", "rank": 1, "code": 0},
         {"event": "ending", "outcome": FAILED},
         *({"event": "over", "outcome": outcome} for outcome in (DONE, FAILED, STOPPED, {"cause": "silent", "node": 1})),
+        {"event": "listening", "port": 7700},
         {"event": "unheard of"},
     ]
 )
@@ -693,6 +726,9 @@ observations = st.one_of(
     st.builds(InitRead, times, st.sampled_from([(), ("no such bucket",)])),
     st.builds(EventsListed, times, st.just(())),
     st.builds(NodesListed, times, st.booleans(), st.booleans()),
+    st.builds(Introduced, times),
+    st.builds(IntroductionFailed, times, st.booleans()),
+    st.builds(ServiceOpened, times, st.sampled_from(["", "No."])),
 )
 
 
@@ -701,7 +737,7 @@ observations = st.one_of(
 def test_senseless_observations_in_any_order_never_raise_and_never_end_twice(
     size: int, adopted: bool, senseless: list[Observation]
 ) -> None:
-    state, ends = begin([name_of(number) for number in range(size)], SILENCE, GRACE), 0
+    state, ends = begin([name_of(number) for number in range(size)], SILENCE, GRACE, introduces=size > 1), 0
     for seen in [Begun(0.0, adopted), Synced(0.0), *senseless]:
         assert step(state, seen) == step(state, seen), "the same comes of the same"
         state, actions = step(state, seen)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pumasi.agent.files import agent_text
+from pumasi.agent.files import agent_files, agent_text
 from pumasi.catalogue import parse_spec
 from pumasi.core.launch import Attempt, Program, agent_configs, gang_of
 from pumasi.core.spec import LONGEST_NAME, MOST_SLOTS, Spec
@@ -453,18 +453,30 @@ def boot(folder: Path, agent: str, **env: str) -> subprocess.CompletedProcess[st
 
 
 def small_agent(text: str) -> str:
-    return json.dumps({"pumasi/__init__.py": "", "pumasi/agent/__init__.py": "", "pumasi/agent/starting.py": text})
+    needed = ("pumasi/__init__.py", "pumasi/agent/__init__.py", "pumasi/agent/carried.py")
+    return json.dumps({**{name: agent_files()[name] for name in needed}, "pumasi/agent/starting.py": text})
 
 
 def test_what_a_pod_runs_fetches_the_agent_and_is_it(tmp_path: Path) -> None:
     agent = "import os, sys\ndef main(_):\n  print(sys.argv, 'PUMASI_BOOT_AGENT' in os.environ)\n  return 7\n"
     folder = tmp_path / "pumasi"
     result = boot(folder, small_agent(agent))
-    path = folder / "package" / "pumasi" / "agent"
+    path = folder / "package" / "pumasi" / "agent" / "__main__.py"
     assert (result.returncode, result.stderr) == (7, "")
-    assert result.stdout == f"{[str(path / '__main__.py'), 'pod']} False\n"
-    assert (path / "starting.py").read_text() == agent
-    assert not list(folder.rglob("*.pyc"))
+    assert result.stdout == f"{[str(path), 'pod']} False\n"
+
+
+def test_the_agent_of_an_older_pumasi_was_one_program(tmp_path: Path) -> None:
+    result = boot(tmp_path, "import sys\nif __name__ == '__main__':\n  sys.exit(len(sys.argv))\n")
+    assert (result.returncode, result.stderr) == (2, "")
+
+
+def test_an_agent_that_was_handed_over_is_written_down_for_programs_that_others_start(tmp_path: Path) -> None:
+    agent = "from pumasi.agent.carried import write_down\ndef main(_):\n  write_down()\n"
+    folder = tmp_path / "pumasi"
+    result = boot(folder, small_agent(agent))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert (folder / "package" / "pumasi" / "agent" / "starting.py").read_text() == agent
 
 
 def test_a_mistake_of_the_agents_is_told_with_its_line(tmp_path: Path) -> None:

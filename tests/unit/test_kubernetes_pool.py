@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pumasi.agent.links import proof, proves
 from pumasi.catalogue import parse_spec
 from pumasi.core import manage
 from pumasi.core.endings import Setting
@@ -454,6 +458,101 @@ def test_a_service_that_is_made_while_something_else_is_refused_is_left_to_the_n
     asyncio.run(story())
     assert len(refusals) == 3
     assert len(api.cluster.names("services")) == 1
+
+
+# ---- how the agents of a gang meet
+
+
+class Introductions:
+    """What the chief's agent is told, behind the cluster's proxy."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+        self.told: list[tuple[str, Any]] = []
+        self.trouble: Callable[[], None] = lambda: None
+        api.allowed.add(("create", "pods/proxy"))
+        api.cluster.answer = self.answer
+
+    def answer(self, path: str, query: Any, data: bytes) -> Any:
+        words = json.loads(data)
+        self.told.append((path, json.loads(words["members"])))
+        self.trouble()
+        secret = self.api.cluster.find("secrets", f"{RUN}-star")["stringData"]["secret"]
+        mark = f"{RUN}.0.0.0"
+        assert proves(words["proof"], secret, "members", mark, words["nonce"], words["members"])
+        return {"proof": proof(secret, "told", mark, words["nonce"])}
+
+
+async def gang_begins(
+    api: FakeApi, home: Path, until_true: Callable[[], bool]
+) -> tuple[manifests.Object, manifests.Object, list[str]]:
+    """Two pods that run, and listen: the chief's, the other, and what is said of it."""
+    events = Events()
+    running, record, store = await _begun(api, home, events, two_pods())
+    await until(lambda: len(api.cluster.names("pods")) == 2)
+    for pod in api.cluster.names("pods"):
+        api.cluster.start(pod)
+    api.cluster.say(api.cluster.names("pods")[0], b'@{"event": "listening", "port": 7700}')
+    await until(until_true)
+    chief, member = (api.cluster.find("pods", name) for name in api.cluster.names("pods"))
+    running.cancel()
+    await record.leave()
+    store.close()
+    return chief, member, events.told
+
+
+def config_of(pod: manifests.Object) -> Any:
+    env = {entry["name"]: entry for entry in pod["spec"]["containers"][0]["env"]}
+    return json.loads(zlib.decompress(base64.b64decode(env["PUMASI_BOOT_CONFIG"]["value"])))
+
+
+def test_the_chiefs_agent_is_told_where_its_members_are_and_no_service_is_made(tmp_path: Path) -> None:
+    api = three_nodes()
+    seen = Introductions(api)
+    chief, member, _ = asyncio.run(gang_begins(api, tmp_path, lambda: bool(seen.told)))
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{chief['metadata']['name']}:7701/proxy/members"
+    assert seen.told == [(path, {"1": [member["status"]["podIP"], 7701]})]
+    assert api.cluster.names("services") == []
+    assert config_of(member)["door"] == ["", 7701]
+    assert config_of(member)["call_after"] > 0
+
+
+@pytest.mark.parametrize("trouble", [Forbidden("No.", said="no"), Unreachable("No way.")])
+def test_where_the_chiefs_agent_cannot_be_told_members_find_a_service_by_its_name(
+    tmp_path: Path, trouble: PumasiError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pumasi.pools.kubernetes.gang.introducing.PATIENCE", 0.2)
+    api = three_nodes()
+
+    def refuse() -> None:
+        raise trouble
+
+    seen = Introductions(api)
+    seen.trouble = refuse
+    chief, member, said = asyncio.run(gang_begins(api, tmp_path, lambda: bool(api.cluster.names("services"))))
+    (service,) = api.cluster.names("services")
+    assert config_of(member)["hub"] == [service, 7700]
+    chosen = api.cluster.find("services", service)["spec"]["selector"].items()
+    assert [chosen <= pod["metadata"]["labels"].items() for pod in (chief, member)] == [True, False]
+    assert not [each for each in said if "No" in each]
+
+
+def test_who_may_not_use_the_proxy_makes_a_service_first_and_members_call_at_once(tmp_path: Path) -> None:
+    api = three_nodes()
+    _, member, _ = asyncio.run(gang_begins(api, tmp_path, lambda: bool(api.cluster.names("services"))))
+    (service,) = api.cluster.names("services")
+    assert config_of(member)["hub"] == [api.cluster.find("services", service)["spec"]["clusterIP"], 7700]
+    assert "door" not in config_of(member)
+    assert not [path for verb, path in api.requests if "proxy" in path]
+
+
+def test_a_manager_that_may_not_read_the_secret_of_the_one_before_makes_a_service(tmp_path: Path) -> None:
+    api = three_nodes()
+    Introductions(api)
+    api.forbidden.add(("get", "secrets"))
+    api.cluster.create("secrets", NAMESPACE, manifests.secret(RUN, OWNER, "of another"))
+    asyncio.run(gang_begins(api, tmp_path, lambda: bool(api.cluster.names("services"))))
+    assert not [path for verb, path in api.requests if "proxy" in path]
 
 
 # ---- waiting

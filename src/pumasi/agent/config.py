@@ -14,9 +14,11 @@ VERSION = 1
 
 DEFAULTS = {
     "address": "",
+    "call_after": 0.0,
     "chief_ports": [],
     "cwd": "/",
     "deciders": [],
+    "door": None,
     "files": {},
     "first": 0,
     "gang": "",
@@ -48,6 +50,8 @@ DEFAULTS = {
 | `first` | the number of rank 0 in the output of the run |
 | `total`, `deciders` | how many ranks there are, and those whose end is the end of the gang |
 | `hub`, `secret`, `address` | where the hub listens, what its members know, and this node's address |
+| `door` | a host and a port: where a member is called by the hub, and the hub is told of its members; None: they call |
+| `call_after` | seconds after which a member that has not been called calls the hub itself |
 | `chief_ports` | names of ports that are needed on the chief's node |
 | `parts` | modules of `agent/frameworks` that this gang needs |
 | `hostfile`, `launcher` | for OpenMPI: what to write into its host file, and the command that starts the ranks |

@@ -6,7 +6,7 @@ import functools
 import re
 
 from pumasi.agent.frameworks import hub_parts
-from pumasi.agent.links import CALLING, Link, Near
+from pumasi.agent.links import CALLING, DIALLING, Link, Near, member_mark
 from pumasi.agent.network import listen_at
 from pumasi.agent.processes import HARD
 
@@ -14,10 +14,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from pumasi.agent.addresses import Members
     from pumasi.agent.links import Message
     from pumasi.agent.loop import Loop
     from pumasi.agent.output import Output
 
+AGAIN = 0.05
+"""Seconds after which a member that did not answer is called again."""
 SETTLE = 1.5
 """Seconds that the hub waits for the cause when the first failure looks like the echo of another."""
 ECHO = (
@@ -38,6 +41,7 @@ class Hub:
         self.deciders = set(config["deciders"])
         self.short_grace = min(HARD, config["grace"])
         self.links: dict[int, Link | Near] = {}
+        self.addresses: Members = {}
         self.hosts: dict[int, str] = {}
         self.ports: dict[int, dict[str, int]] = {}
         self.pids: dict[int, dict[int, int | None]] = {}
@@ -60,14 +64,49 @@ class Hub:
         listener = listen_at(host, port)
         self.config["hub"] = [self.config["address"] or host, listener.getsockname()[1]]
         Door(self.loop, self.config["secret"], CALLING, self.admit, self.nodes + STRANGERS).open(listener)
+        if self.config["door"]:
+            self.listen_for_addresses()
         self.output.say(event="listening", port=self.config["hub"][1])
+
+    def listen_for_addresses(self) -> None:
+        from pumasi.agent.addresses import Counter
+
+        counter = Counter(self.loop, self.config["secret"], self.config["gang"], self.told)
+        counter.open(listen_at(*self.config["door"]))
+
+    def told(self, members: Members) -> None:
+        """Call the members at these addresses."""
+        for node, address in members.items():
+            if 0 < node < self.nodes and self.addresses.get(node) != address:
+                is_new = node not in self.addresses
+                self.addresses[node] = address
+                if is_new:
+                    self.dial(node)
+
+    def dial(self, node: int) -> None:
+        """Until the member answers: its agent may not be there yet."""
+        from pumasi.agent.door import Call
+
+        if node in self.links or self.outcome:
+            return
+        call = Call(self.loop, self.config["secret"], DIALLING, member_mark(self.config["gang"], node))
+        call.start(
+            self.addresses[node],
+            functools.partial(self.met, node),
+            lambda _: self.loop.after(AGAIN, lambda: self.dial(node)),
+        )
+
+    def met(self, node: int, link: Link, messages: list[Message]) -> None:
+        self.join(node, link)
+        for message in messages:
+            self.handle(node, message)
 
     def admit(self, who: str, link: Link) -> None:
         for part in self.parts:
             if who in part.visitors:
                 part.visitors[who](link)
                 return
-        if not who.isdigit() or not 0 < int(who) < self.nodes:
+        if not who.isdigit() or int(who) not in range(1, self.nodes):
             link.close()
             return
         self.join(int(who), link)
@@ -107,9 +146,12 @@ class Hub:
                 self.lost(node)
 
     def lost(self, node: int) -> None:
-        """A member's connection has closed, or it has been silent for too long. Who has not arrived may call again."""
+        """A member's connection has closed, or it has been silent for too long. Who has not arrived may call again, or
+        is called again."""
         self.links.pop(node).close()
         if node not in self.hosts and not self.outcome:
+            if node in self.addresses:
+                self.dial(node)
             return
         self.ended.add(node)
         self.conclude(cause="silent", node=node, grace=self.short_grace)

@@ -23,6 +23,11 @@ CALLING = ("member", "hub")
 DIALLING = ("dialling hub", "dialled member")
 
 
+def member_mark(gang: str, node: int) -> str:
+    """The mark of another node of the same gang."""
+    return "%s.%d" % (gang.rpartition(".")[0], node)
+
+
 class Link:
     """A connection that carries one JSON object a line. `heed` is called when something has come, or it has closed."""
 

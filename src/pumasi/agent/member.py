@@ -9,14 +9,15 @@ import socket
 import time
 
 from pumasi.agent.children import Child, Children
+from pumasi.agent.door import STRANGERS, Call, Door
 from pumasi.agent.ending import Ending
 from pumasi.agent.environment import environment
 from pumasi.agent.folders import clear_folder, deliver, make_checkpoint_folders, write_file, write_testament
 from pumasi.agent.frameworks import member_parts
 from pumasi.agent.installing import Installation
-from pumasi.agent.links import READ, Link, Near, call_hub, parse
+from pumasi.agent.links import CALLING, DIALLING, READ, Link, Near, parse
 from pumasi.agent.loop import Loop
-from pumasi.agent.network import free_ports
+from pumasi.agent.network import free_ports, listen_at
 from pumasi.agent.output import Output, Voice
 from pumasi.agent.processes import HARD, kill_family
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from pumasi.agent.links import Message
 
 AGAIN = 0.2
-"""Seconds after which a hub that is not there yet is called again."""
+NAME_AGAIN = 1.0
+"""Seconds after which a hub that is not there yet is called again, and one whose name is not known yet."""
 
 
 class Member:
@@ -51,6 +53,8 @@ class Member:
         self.values: Mapping[str, Mapping[str, object]] = {"host": {}, "port": {}, "file": {}}
         self.address = config["address"]
         self.up: Link | Near = Near.nowhere()
+        self.calling: Call | None = None
+        self.why_alone = "the hub has not called"
         self.hub: Hub | None = None
         self.held: dict[str, socket.socket] = {}
         self.asked = False
@@ -153,8 +157,7 @@ class Member:
         if self.node == 0:
             self.open_hub()
         else:
-            self.deadline = time.monotonic() + self.config["start_timeout"]
-            self.call()
+            self.seek_hub()
 
     def open_hub(self) -> None:
         from pumasi.agent.hub import Hub
@@ -170,19 +173,56 @@ class Member:
             return
         self.set_up()
 
+    def seek_hub(self) -> None:
+        """Be called by the hub, and call it when that has not happened for a while."""
+        if self.config["door"]:
+            try:
+                door = Door(self.loop, self.config["secret"], DIALLING, self.admit, STRANGERS)
+                door.open(listen_at(*self.config["door"]))
+            except OSError as error:
+                self.output.say(event="note", text="The hub can't call this node: %s." % error)
+        self.loop.after(self.config["call_after"] if self.config["door"] else 0, self.call)
+        self.loop.after(self.config["start_timeout"], self.give_up)
+
+    def admit(self, who: str, link: Link) -> None:
+        if who != self.config["gang"] or self.has_met():
+            link.close()
+            return
+        if self.calling:
+            self.calling.cancel()
+        self.meet_hub(link, [])
+
     def call(self) -> None:
         """Reach the hub, which may not be there yet."""
-        try:
-            sock = call_hub(tuple(self.config["hub"]), self.config["secret"], str(self.node), HARD)
-        except (OSError, ValueError) as error:
-            if time.monotonic() > self.deadline:
-                self.end_alone(cause="no hub", error=str(error))
-            else:
-                self.loop.after(AGAIN, self.call)
+        if self.has_met() or self.ending.begun:
             return
-        link = self.up = Link(sock, self.loop.selector, lambda: self.read_hub(link))
-        self.address = self.address or sock.getsockname()[0]
+        self.calling = Call(self.loop, self.config["secret"], CALLING, str(self.node))
+        try:
+            host, port = self.config["hub"]
+            address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+        except OSError as error:
+            self.call_again("%s: %s" % (host, error.strerror), NAME_AGAIN)
+            return
+        self.calling.start(address, self.meet_hub, self.call_again)
+
+    def call_again(self, reason: str, seconds: float = AGAIN) -> None:
+        self.why_alone = reason
+        self.loop.after(seconds, self.call)
+
+    def has_met(self) -> bool:
+        return isinstance(self.up, Link)
+
+    def give_up(self) -> None:
+        if not self.has_met() and not self.ending.begun:
+            self.end_alone(cause="no hub", error=self.why_alone)
+
+    def meet_hub(self, link: Link, messages: list[Message]) -> None:
+        self.up = link
+        link.heed = lambda: self.read_hub(link)
+        self.address = self.address or link.sock.getsockname()[0]
         self.set_up()
+        for message in messages:
+            self.handle(message)
 
     def read_hub(self, link: Link) -> None:
         for message in link.receive():

@@ -135,12 +135,30 @@ class Api:
         return await self._insist("PATCH", _target(path, query), thing, content=_APPLY)
 
     async def send(
-        self, path: str, query: Mapping[str, str], headers: Mapping[str, str], data: bytes, *, seconds: float
+        self,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        data: bytes,
+        *,
+        seconds: float,
+        once: bool = False,
     ) -> Object:
         """Bytes to a server in a pod, through the cluster's proxy. It has to answer with an object, and has to bear
-        being asked twice: `/api/v1/namespaces/…/pods/NAME:PORT/proxy/…`."""
-        target = _target(path, query)
-        return await self._insist("POST", target, data, content=_BYTES, extra=headers, seconds=seconds)
+        being asked twice, unless `once` is set: `/api/v1/namespaces/…/pods/NAME:PORT/proxy/…`."""
+        ask = self._try if once else self._insist
+        return await ask("POST", _target(path, query), data, content=_BYTES, extra=headers, seconds=seconds)
+
+    async def may(self, namespace: str, verb: str, resource: str, subresource: str = "") -> bool:
+        """Whether we may do that to the objects of a kind; False also where the cluster does not tell."""
+        group = "authorization.k8s.io/v1"
+        attributes = {"namespace": namespace, "verb": verb, "resource": resource, "subresource": subresource}
+        asked = {"apiVersion": group, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
+        try:
+            answer = await self._insist("POST", f"/apis/{group}/selfsubjectaccessreviews", asked)
+        except ClusterTrouble:
+            return False
+        return bool(answer.get("status", {}).get("allowed"))
 
     async def delete(self, path: str, *, grace: int | None = None, background: bool = True) -> bool:
         """What is gone already is fine: then False. In the background, what the object owns goes after it; else before

@@ -13,12 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pumasi.errors import Unreachable, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pumasi.core.launch import Program
     from pumasi.core.planning import Node
     from pumasi.core.spec import Spec

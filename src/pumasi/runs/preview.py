@@ -40,7 +40,7 @@ def preview(spec: Spec, say: Say, *, detached: bool) -> Preview:
 
 
 def _asked(spec: Spec, program: Program) -> dict[str, Any]:
-    usual = defaults()
+    usual = defaults(spec.dump())
     return {
         "spec": {name: value for name, value in spec.dump().items() if value != usual[name]},
         "framework": program.framework,

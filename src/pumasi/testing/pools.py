@@ -2,7 +2,7 @@
 
     class TestMyPool(PoolContract):
         @pytest.fixture
-        def bench(self, tmp_path): return PoolBench(lambda adopt: my_open_pool(...), str(tmp_path))
+        def bench(self, tmp_path): return PoolBench(lambda adopt: open_my_runner(...), str(tmp_path))
 
 The suite starts real gangs of plain Python programs. What it asks for is what the manager relies on.
 """

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 from pumasi.agent import frameworks
+from pumasi.agent.carried import write_down
 from pumasi.agent.children import Child
 from pumasi.agent.environment import fill
 from pumasi.agent.folders import write_file
@@ -50,6 +51,7 @@ class Part(frameworks.MemberPart):
 
     def prepare(self) -> None:
         """What mpirun needs to reach the other nodes, and the pipes of the ranks that it will start."""
+        write_down()
         paths = self.files()
         words = " ".join(shlex.quote(word) for word in [*myself(), "rsh"])
         write_file(paths["hostfile"], fill(self.config["hostfile"] or "", self.member.values))

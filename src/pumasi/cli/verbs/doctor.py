@@ -23,11 +23,11 @@ _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "missing": ("-", "dim
 
 
 def main(arguments: Arguments) -> int:
-    from pumasi.doctor import Place, about_pumasi, examine
+    from pumasi.doctor import Machine, about_pumasi, examine
     from pumasi.runs.config import current_folder
     from pumasi.store import default_home
 
-    place = Place(current_folder(), default_home(os.environ), os.environ)
+    place = Machine(current_folder(), default_home(os.environ), os.environ)
     findings = [about_pumasi(), *examine(place)]
     if arguments.has("json"):
         show_json([finding._asdict() for finding in findings])

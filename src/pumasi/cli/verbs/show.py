@@ -107,7 +107,7 @@ def _options(record: RunRecord) -> str:
     """The options that are not as they would be by themselves; values of the environment are nobody's business."""
     from pumasi.catalogue import defaults
 
-    usual = defaults()
+    usual = defaults(record.spec)
     changed = {
         name: value
         for name, value in record.spec.items()

@@ -147,8 +147,8 @@ class FlowType(ABC):
 
     def size(self, asked: Mapping[str, Any]) -> int | None:
         """How many processes the run will have at least, as far as its spec (as JSON has it) tells; None: as many as
-        its only task has."""
-        return None
+        its only task has. With more than one, each line of output is shown with the name of its task."""
+        return None if self.is_single else 2
 
     def programs(self, spec: Spec) -> Mapping[str, Words]:
         """The commands beside the main one, by the names that tasks have for them."""

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pumasi.pools.pool import Absence, Listed, Listing, Pool, Preview, Room, Say, Seen
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pumasi.core.launch import Program
     from pumasi.core.spec import Spec
     from pumasi.pools.base import Request, Runner

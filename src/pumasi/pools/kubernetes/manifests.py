@@ -40,6 +40,10 @@ USER_NOTE = DOMAIN + "user"
 FOLDER = OWN_FOLDER
 WORK = f"{FOLDER}/work"
 HUB_PORT = 7700
+DOOR_PORT = 7701
+"""Where the chief's agent is told of its members, and these are called by it."""
+CALL_AFTER = 5.0
+"""Seconds after which members that nobody has called turn to the Service."""
 PYTHON = "python3"
 USER = 1000
 WAY_IN = (
@@ -56,16 +60,14 @@ MOST_PIECES = 7
 CHUNK = 1_000_000
 """Bytes of code in one Secret that is mounted."""
 # Written to be short: it stands in every pod, and only fetches the agent, which does the rest. In the same process: a
-# second Python would take as long to start as this one.
+# second Python would take as long to start as this one. The agent of a run that an older Pumasi began is one program.
 BOOT = (
     "import base64,json,os,sys,zlib;"
-    f"os.makedirs('{FOLDER}/package/pumasi/agent/frameworks',exist_ok=True);"
-    f"os.chdir('{FOLDER}/package');"
-    "files=json.loads(zlib.decompress(base64.b64decode(os.environ.pop('PUMASI_BOOT_AGENT'))));"
-    "[open(name,'wb').write(text.encode()) for name,text in files.items()];"
-    "sys.dont_write_bytecode=True;"
-    "sys.path.append(os.getcwd());"
-    "sys.argv=[os.path.abspath('pumasi/agent/__main__.py'),'pod'];"
+    "text=zlib.decompress(base64.b64decode(os.environ.pop('PUMASI_BOOT_AGENT')));"
+    f"__file__='{FOLDER}/package/pumasi/agent/__main__.py';"
+    "sys.argv=[__file__,'pod'];"
+    "exec(json.loads(text)['pumasi/agent/carried.py'] if text[:1]==b'{' else text);"
+    f"install(json.loads(text),'{FOLDER}/package');"
     "from pumasi.agent.starting import main;"
     "sys.exit(main(sys.argv[1:]))"
 )
@@ -86,7 +88,8 @@ class Owner(NamedTuple):
 
 class GangSpec(NamedTuple):
     """What the pods of one attempt have in common. `secret` and `hub` are empty for a gang of one pod. `star` is the
-    attempt whose Service it has: one that got no place leaves it to the next. `pinned` is False where the cluster's
+    attempt whose Service it has: one that got no place leaves it to the next. `dialled`: the chief's agent calls the
+    others, and `hub` is the name of a Service that may be made later. `pinned` is False where the cluster's
     scheduler chooses the nodes, then without those in `avoid`; `single` is a volume that one node can mount at a
     time."""
 
@@ -102,6 +105,7 @@ class GangSpec(NamedTuple):
     user: str = ""
     avoid: tuple[str, ...] = ()
     star: int = 0
+    dialled: bool = False
 
 
 class CodeObjects(NamedTuple):
@@ -168,16 +172,24 @@ def record(run: str, owner: Owner, annotations: Mapping[str, str], data: Mapping
 
 
 def secret(run: str, owner: Owner, value: str) -> Object:
-    metadata = _metadata(f"{run}-star", run, "star", owner)
+    metadata = _metadata(secret_name(run), run, "star", owner)
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"secret": value}}
 
 
+def secret_name(run: str) -> str:
+    return f"{run}-star"
+
+
+def hub_name(gang: GangSpec) -> str:
+    """It begins with a letter, which a run's need not."""
+    return f"hub-{gang.run}-{gang.star}"
+
+
 def service(gang: GangSpec) -> Object:
-    """How members reach the chief's agent. Its name begins with a letter, which a run's need not."""
-    name = f"hub-{gang.run}-{gang.star}"
+    """How members reach the chief's agent."""
     selector = {RUN: gang.run, TASK: gang.task, STAR: str(gang.star), INDEX: "0"}
     spec = {"selector": selector, "ports": [{"port": HUB_PORT}]}
-    metadata = _metadata(name, gang.run, "star", gang.owner)
+    metadata = _metadata(hub_name(gang), gang.run, "star", gang.owner)
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 
@@ -293,7 +305,7 @@ def _boot_env(gang: GangSpec, config: Mapping[str, Any]) -> list[Object]:
         *(_from_code(f"PUMASI_BOOT_CODE_{n}", gang.code, f"code{n}") for n in range(gang.code.pieces)),
     ]
     if gang.hub:
-        env.append(_from_secret("PUMASI_BOOT_SECRET", f"{gang.run}-star", "secret"))
+        env.append(_from_secret("PUMASI_BOOT_SECRET", secret_name(gang.run), "secret"))
     return env
 
 
@@ -424,8 +436,9 @@ def folder_of(spec: Spec, run: str) -> str:
 
 
 def agent_config(config: Mapping[str, Any], gang: GangSpec, index: int) -> dict[str, Any]:
-    """What `core.launch` has prepared, for a pod: the chief listens on all its addresses, the others call the Service;
-    each learns its own address where it runs."""
+    """What `core.launch` has prepared, for a pod: the chief listens on all its addresses and calls the others, or these
+    call the Service; each learns its own address where it runs."""
     own: dict[str, Any] = {"secret": "", "address": "", "hub": ["" if index == 0 else gang.hub, HUB_PORT]}
+    own |= {"door": ["", DOOR_PORT], "call_after": CALL_AFTER} if gang.dialled else {}
     where = {"cwd": WORK, "dir": f"{FOLDER}/agent", "testament": "/dev/termination-log"}
     return {**config, **own, **where}

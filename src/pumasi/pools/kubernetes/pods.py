@@ -18,6 +18,7 @@ from pumasi.pools.kubernetes.discovery import NOT_ENDED, why_out
 from pumasi.pools.kubernetes.gang import actions
 from pumasi.pools.kubernetes.gang import observations as seen
 from pumasi.pools.kubernetes.record import PATIENCE
+from pumasi.pools.kubernetes.star import Introduction
 from pumasi.waiting import within
 
 INIT_LOG = 5.0
@@ -25,7 +26,8 @@ INIT_LOG = 5.0
 
 
 class PodGang:
-    """`whole` is called when all its ranks run; `away` with a sentence when the API server can't be reached."""
+    """`whole` is called when all its ranks run; `away` with a sentence when the API server can't be reached.
+    `introduction` is for a gang whose members wait to be called by the chief's agent."""
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class PodGang:
         sink: Sink,
         whole: Callable[[], None],
         away: Callable[[str], None],
+        introduction: Introduction | None = None,
     ) -> None:
         self._api = api
         self._folder = f"/api/v1/namespaces/{namespace}/pods"
@@ -44,6 +47,7 @@ class PodGang:
         self._selector = manifests.of_attempt(run, order.task, order.attempt)
         self._whole = whole
         self._away = away
+        self._introduction = introduction
         self._pods: Mapping[str, Mapping[str, Any]] = {}
         self._heard: Mapping[int, int] = {}
         self._sieves: dict[str, Sieve] = {}
@@ -53,7 +57,8 @@ class PodGang:
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         names = [manifests.pod_name(run, order.task, order.attempt, number) for number in range(len(order.configs))]
         config = order.configs[0]
-        self.state = gang.begin(names, float(config["silence"]), float(config["grace"]), self._kubectl)
+        silence, grace = float(config["silence"]), float(config["grace"])
+        self.state = gang.begin(names, silence, grace, self._kubectl, introduces=introduction is not None)
         self.order = order
         self.sink = sink
         self.needs: Mapping[str, float] = {}
@@ -194,6 +199,10 @@ class PodGang:
                 return await self._list_events(action.pod)
             case actions.ListNodes():
                 return await self._list_nodes()
+            case actions.Introduce():
+                return await self._introduce(action)
+            case actions.OpenService():
+                return await self._open_service()
 
     async def _create(self, name: str) -> seen.Answer:
         try:
@@ -253,6 +262,22 @@ class PodGang:
             return seen.NodesListed(self._now, ready=False, allowed=not isinstance(error, Forbidden))
         ready = not nodes or any(why_out(node, (), {}) != "not ready" for node in nodes)
         return seen.NodesListed(self._now, ready)
+
+    async def _introduce(self, action: actions.Introduce) -> seen.Answer:
+        assert self._introduction is not None
+        try:
+            await self._introduction.tell(action.chief, dict(action.members))
+        except ClusterTrouble as error:
+            return seen.IntroductionFailed(self._now, hopeless=isinstance(error, Forbidden))
+        return seen.Introduced(self._now)
+
+    async def _open_service(self) -> seen.Answer:
+        assert self._introduction is not None
+        try:
+            await self._introduction.open()
+        except ClusterTrouble as error:
+            return seen.ServiceOpened(self._now, error.message)
+        return seen.ServiceOpened(self._now)
 
     # ---- what the gang says
 

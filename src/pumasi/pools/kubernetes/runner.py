@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pumasi.agent.files import agent_text, installer_files, shim_files
 from pumasi.core.endings import Setting
@@ -43,6 +43,7 @@ from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.pods import PodGang
 from pumasi.pools.kubernetes.queueing import Left, Waiter, ahead_of, leave_room, wish_of, write_wish
 from pumasi.pools.kubernetes.record import LONGEST, Age, Content, Record, anchor_path
+from pumasi.pools.kubernetes.star import Introduction, Stars
 from pumasi.registry import FLOWS
 from pumasi.waiting import end_task, set_within, within
 
@@ -228,13 +229,6 @@ def _found(content: Content, history: Sequence[Mapping[str, Any]] | None) -> Fou
     return Found(state["created"], state.get("started"), {MAIN: main})
 
 
-class _Star(NamedTuple):
-    """A Service, by the attempt that made it."""
-
-    attempt: int
-    address: str
-
-
 class KubernetesRunner(Runner):
     """For one run, whose record owns what is made here."""
 
@@ -261,11 +255,11 @@ class KubernetesRunner(Runner):
         self._gangs: dict[tuple[str, int], PodGang] = {}
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._uploads: list[tuple[manifests.Object, asyncio.Future[None]]] = []
-        self._has_star = False
-        self._stars: dict[tuple[str, int], _Star] = {}
-        self._spare_stars: dict[str, _Star] = {}
+        self._stars = Stars(api, record.namespace, record.run, lambda: record.owner)
         self._volume: volumes.Volume | None = None
         self._has_told = False
+        self._is_split = False
+        """Whether it will have several pods at a time, wherever they go."""
         self._held: dict[str, Mapping[str, int]] = {}
         self._asking = spec
         """What room was looked for last."""
@@ -370,12 +364,15 @@ class KubernetesRunner(Runner):
     def look_ahead(self) -> None:
         """What `nodes` will be asked for soon, beside whatever has to be done before."""
         self._looking = asyncio.ensure_future(self._look())
+        if self._spec.slots > 1:
+            self._stars.look_ahead()
 
     async def check_fit(self) -> None:
         """What no wait can help is told at once. Who may not see the nodes, or can't for the moment, will learn it."""
         try:
             self._rooms, _ = await asyncio.shield(self._looking or self._look())
         except Forbidden:
+            self._is_split = self._spec.slots > 1
             await self._check_quotas([1] * self._spec.at_once)
             return
         except Unreachable:
@@ -389,6 +386,7 @@ class KubernetesRunner(Runner):
             reason = f"Even if nobody else used the cluster: {error.message}"
             reason += f" {self._about_volume()}" if self._single else ""
             raise DoesNotFit(reason, hint) from None
+        self._is_split = FLOWS.get(self._spec.strategy).is_single and len(shares) > 1
         await self._check_quotas(shares)
 
     def _best_shares(self, slots: int) -> list[int]:
@@ -583,18 +581,18 @@ class KubernetesRunner(Runner):
             # A Service of that name: the answer to a first try was lost. The next attempt has another name.
             self._record.waits = False
             self.release(order.task)
-            self._spare(order.task, order.attempt)
+            self._stars.spare(order.task, order.attempt)
             sink.refused(order, *_refusal(error, self._kubectl))
             return
-        gang = self._gang(order, sink)
+        gang = self._gang(order, sink, introduces=self._stars.is_dialled(order.task, order.attempt))
         gang.needs = self._least_needs(order)
         gang.patched = bool((order.spec or self._spec)[KubernetesOptions].patches)
         self._start(gang, gang.run(pods))
 
     def adopt(self, order: Order, sink: Sink, heard: Mapping[int, int]) -> None:
-        gang = self._gang(order, sink)
-        self._hold_for(order)
         ran = self.found is not None and self.found.tasks[order.task].state != "starting"
+        gang = self._gang(order, sink, introduces=len(order.configs) > 1 and not ran)
+        self._hold_for(order)
         self._start(gang, gang.run((), heard, ran=ran))
 
     def _hold_for(self, order: Order) -> None:
@@ -606,8 +604,13 @@ class KubernetesRunner(Runner):
         if spec is not self._spec:
             self._apart[task] = spec
 
-    def _gang(self, order: Order, sink: Sink) -> PodGang:
-        return PodGang(self._api, self._namespace, self._run, order, sink, self._whole, self._away)
+    def _gang(self, order: Order, sink: Sink, *, introduces: bool) -> PodGang:
+        introduction = self._introduction(order) if introduces else None
+        return PodGang(self._api, self._namespace, self._run, order, sink, self._whole, self._away, introduction)
+
+    def _introduction(self, order: Order) -> Introduction:
+        gang = self._describe(order)._replace(star=order.attempt)
+        return Introduction(self._stars, gang, order.configs[0]["gang"])
 
     def _away(self, why: str) -> None:
         self.tell(why or "The cluster can be reached again.")
@@ -638,45 +641,21 @@ class KubernetesRunner(Runner):
             # Whatever it was: there was room, and it is no use to keep it from others. Until we ask again.
             self._record.waits = False
             if not gang.lost_nodes:  # Nobody saw the end of what was there: it may still call that Service.
-                self._spare(*key)
-        self._stars.pop(key, None)
+                self._stars.spare(*key)
+        self._stars.forget(*key)
         if not task.cancelled() and (error := task.exception()):
             self.fail(error)
 
     async def make_pods(self, order: Order) -> list[manifests.Object]:
-        """With what they need: the code once a run, the star's Service once an attempt that finds a place."""
+        """With what they need: the code and the star's secret once a run, a way to meet once an attempt."""
         gang, spec = self._describe(order), order.spec or self._spec
         if len(order.configs) > 1:
-            star = await self._make_star_and_secret(gang)
-            gang = gang._replace(star=star.attempt, hub=star.address)
+            gang = await self._stars.arrange(gang)
         await self._be_uploaded()
         return [
             manifests.pod(spec, gang, index, order.nodes[index], manifests.agent_config(config, gang, index))
             for index, config in enumerate(order.configs)
         ]
-
-    async def _make_star_and_secret(self, gang: manifests.GangSpec) -> _Star:
-        """When one of them is refused, the other has its answer too: what was made is known, and left to the next."""
-        making = self._make_star(gang), self._make_secret()
-        star, secret = await asyncio.gather(*making, return_exceptions=True)
-        if isinstance(secret, BaseException):
-            raise secret
-        if isinstance(star, BaseException):
-            raise star
-        return star
-
-    async def _make_star(self, gang: manifests.GangSpec) -> _Star:
-        """Its Service; or that of an attempt which got no place, and of which nothing is left."""
-        star = self._spare_stars.pop(gang.task, None)
-        if star is None:
-            made = await self._api.create(self._path("services"), manifests.service(gang._replace(star=gang.attempt)))
-            star = _Star(gang.attempt, made["spec"]["clusterIP"])
-        self._stars[gang.task, gang.attempt] = star
-        return star
-
-    def _spare(self, task: str, attempt: int) -> None:
-        if star := self._stars.get((task, attempt)):
-            self._spare_stars[task] = star
 
     def _describe(self, order: Order) -> manifests.GangSpec:
         return manifests.GangSpec(
@@ -697,6 +676,8 @@ class KubernetesRunner(Runner):
         """The agent and the user's code, beside whatever else has to be done before the pods can start."""
         things = manifests.code(self._run, self._record.owner, agent_text(), packed)
         self._uploads = [(thing, self._send(thing)) for thing in things]
+        if self._is_split and self._record.manager:
+            self._stars.make_ahead()
 
     def _send(self, thing: manifests.Object) -> asyncio.Future[None]:
         """Whether it got there is asked later, or never, if the run ends before."""
@@ -762,14 +743,6 @@ class KubernetesRunner(Runner):
         self._record.archive = Archive(self._api, self._namespace, self._run, self._record.owner)
         await self._record.archive.open()
 
-    async def _make_secret(self) -> None:
-        """Once a run; of a manager before us it may be there already."""
-        if not self._has_star:
-            with contextlib.suppress(Conflict):
-                thing = manifests.secret(self._run, self._record.owner, secrets.token_hex(32))
-                await self._api.create(self._path("secrets"), thing)
-            self._has_star = True
-
     def end(self, task: str, attempt: int, grace: float) -> None:
         gang = self._gangs.get((task, attempt))
         if gang is not None:
@@ -789,6 +762,7 @@ class KubernetesRunner(Runner):
             with contextlib.suppress(PumasiError):
                 await end_task(self._looking)
         await self._lookout.end()
+        await self._stars.let_go()
 
 
 def _refusal(error: ClusterTrouble, kubectl: str) -> pod_facts.Refusal:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pumasi.pools.pool import Pool, Scope, Seen
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pumasi.core.spec import Spec
     from pumasi.pools.base import Request, Runner
     from pumasi.pools.local.options import LocalOptions

@@ -12,8 +12,9 @@ on what it observes. The rules:
 - All or nothing: at the first pod that is refused or can't start, no further pod is created and all are deleted.
 - Whatever shows that the attempt ends (a pod or an agent does, or an end was asked for) sets a deadline. What the API
   still lists at the deadline is deleted by force; nothing is before.
-- The edge answers each `Create`, `Delete`, `Force`, `ReadInit`, `ListEvents` and `ListNodes` with one observation,
-  whatever the cluster does, and each `ReadLog` with `LogEnded` or `LogForbidden` unless `StopReading` came first.
+- The edge answers each `Create`, `Delete`, `Force`, `ReadInit`, `ListEvents`, `ListNodes`, `Introduce` and
+  `OpenService` with one observation, whatever the cluster does, and each `ReadLog` with `LogEnded` or `LogForbidden`
+  unless `StopReading` came first.
 
 Before an end shows there is no deadline here: `core.manage` limits how long a gang may take to be whole.
 """

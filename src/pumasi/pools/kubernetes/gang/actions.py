@@ -53,6 +53,18 @@ class ListNodes(NamedTuple):
     """`NodesListed` is the answer."""
 
 
+class Introduce(NamedTuple):
+    """Tell the agent in the pod `chief` the addresses of the members, by their numbers. `Introduced` or
+    `IntroductionFailed` is the answer."""
+
+    chief: str
+    members: tuple[tuple[int, str], ...]
+
+
+class OpenService(NamedTuple):
+    """By which members can call the chief's agent. `ServiceOpened` is the answer."""
+
+
 # ---- logs
 
 
@@ -99,6 +111,6 @@ class Refuse(NamedTuple):
     refusal: Refusal
 
 
-Request = Create | Delete | Force | ReadInit | ListEvents | ListNodes
+Request = Create | Delete | Force | ReadInit | ListEvents | ListNodes | Introduce | OpenService
 Action = Wake | Request | ReadLog | StopReading | Say | Tell | Whole | End | Refuse
 Actions = tuple[Action, ...]

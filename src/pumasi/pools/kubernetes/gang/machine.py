@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from pumasi.pools.kubernetes import pod_facts
-from pumasi.pools.kubernetes.gang import deciding
+from pumasi.pools.kubernetes.gang import deciding, introducing
 from pumasi.pools.kubernetes.gang.actions import (
     Actions,
     Create,
@@ -32,12 +32,15 @@ from pumasi.pools.kubernetes.gang.observations import (
     ForceFailed,
     Heard,
     InitRead,
+    Introduced,
+    IntroductionFailed,
     LogEnded,
     LogForbidden,
     LogObservation,
     NodesListed,
     Observation,
     PodSeen,
+    ServiceOpened,
     StrangeLine,
     Synced,
     Tick,
@@ -59,7 +62,7 @@ def step(state: GangState, seen: Observation) -> tuple[GangState, Actions]:
     state = _hear(state, seen)
     if state.phase is Phase.UP:
         changed = _changed(state, seen) if was_up else state.members.values()
-        state = deciding.judge(state, seen.at, changed)
+        state = introducing.introduce(deciding.judge(state, seen.at, changed), seen.at)
     return _hand_over(_set_alarm(deciding.finish(state, seen.at)))
 
 
@@ -104,6 +107,10 @@ def _hear_answer(state: GangState, answer: Answer) -> GangState:
             return _hear_deletion(state, answer)
         case Forced() | ForceFailed() if state.forcing:
             return _hear_force(state, answer)
+        case Introduced() | IntroductionFailed() if state.introducing:
+            return introducing.hear(state, answer)
+        case ServiceOpened():
+            return introducing.hear_service(state, answer)
         case InitRead() if state.init:
             return _hear_init(state, answer)
         case EventsListed() if state.ending_in is not None:
@@ -298,7 +305,7 @@ def _hear_nodes(state: GangState, answer: NodesListed) -> GangState:
 def _hear_log(state: GangState, seen: LogObservation) -> GangState:
     match seen:
         case Heard():
-            return _hear_agent(state, seen.pod, seen.words)
+            return _hear_agent(state, seen)
         case StrangeLine():
             return state._replace(strange=(*state.strange, seen.line)[-deciding.TAIL :])
         case LogForbidden():
@@ -310,9 +317,12 @@ def _hear_log(state: GangState, seen: LogObservation) -> GangState:
     return state
 
 
-def _hear_agent(state: GangState, pod: str, words: Facts) -> GangState:
+def _hear_agent(state: GangState, heard: Heard) -> GangState:
+    words, is_chief = heard.words, heard.pod == state.names[0]
     match words["event"]:
-        case "over" if state.told is None or pod == state.names[0]:
+        case "listening" if is_chief:
+            return introducing.hear_listening(state, heard.at)
+        case "over" if state.told is None or is_chief:
             return state._replace(told=words["outcome"], shows_end=True)
         case "running":
             return state._replace(ran=True).does(Whole(), Say(words))

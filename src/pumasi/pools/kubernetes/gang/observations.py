@@ -133,6 +133,22 @@ class NodesListed(NamedTuple):
     allowed: bool = True
 
 
+class Introduced(NamedTuple):
+    at: float
+
+
+class IntroductionFailed(NamedTuple):
+    """`hopeless`: it is not allowed."""
+
+    at: float
+    hopeless: bool = False
+
+
+class ServiceOpened(NamedTuple):
+    at: float
+    trouble: str = ""  # why it was not
+
+
 LogObservation = Heard | StrangeLine | LogEnded | LogForbidden
 Answer = (
     Created
@@ -145,5 +161,8 @@ Answer = (
     | InitRead
     | EventsListed
     | NodesListed
+    | Introduced
+    | IntroductionFailed
+    | ServiceOpened
 )
 Observation = Tick | Begun | EndAsked | Synced | PodSeen | LogObservation | Answer

@@ -56,7 +56,11 @@ class GangState(NamedTuple):
     `deadline` is when everything that is left is deleted by force, `nudge` when it is deleted with grace. `killed_by`
     is when kubelets kill what is left, as the first deletion said. What waits for an answer: `deletions` counts them;
     `forcing` are the pods that are being deleted by force, with their nodes if those are lost; `init` is the pod whose
-    init container is being read; `ending_in` is the grace of an end for which the events of `late_pod` are listed."""
+    init container is being read; `ending_in` is the grace of an end for which the events of `late_pod` are listed.
+
+    `introduces`: the chief's agent has to be told where the others are, and has not been; `listens`: it has said that
+    it can be. `introducing`: it is being told. `introduce_at` is when it is told, or told again after so many
+    `introductions` that failed; `introducing_since` is when all addresses were known."""
 
     names: tuple[str, ...]
     silence: float
@@ -85,6 +89,12 @@ class GangState(NamedTuple):
     nudge: float | None = None
     killed_by: float | None = None
     drained_by: float | None = None
+    listens: bool = False
+    introduces: bool = False
+    introducing: bool = False
+    introducing_since: float | None = None
+    introduce_at: float | None = None
+    introductions: int = 0
     init: str = ""
     late: str = ""
     late_pod: str = ""
@@ -126,13 +136,18 @@ class GangState(NamedTuple):
         return bool(self.forcing) or (self.asking_nodes and not self.is_ending)
 
     @property
+    def may_introduce(self) -> bool:
+        return self.introduces and not (self.introducing or self.ran or self.is_ending)
+
+    @property
     def due(self) -> float | None:
         """When something has to be done, even if nothing is observed before."""
         if self.phase is Phase.DRAINING:
             return self.drained_by
         if self.phase is not Phase.UP or self.init or self.is_all_over:
             return None
-        limits = (self.nudge, None if self.waits_to_force else self.deadline)
+        introduce_at = self.introduce_at if self.may_introduce else None
+        limits = (self.nudge, introduce_at, None if self.waits_to_force else self.deadline)
         return min((limit for limit in limits if limit is not None), default=None)
 
     @property
@@ -149,7 +164,10 @@ class GangState(NamedTuple):
         return self._replace(present=self.present.difference(pods), live=self.live.difference(pods), shows_end=True)
 
 
-def begin(names: Sequence[str], silence: float, grace: float, kubectl: str = "kubectl") -> GangState:
-    """Of an attempt whose pods have these names, the chief's first."""
+def begin(
+    names: Sequence[str], silence: float, grace: float, kubectl: str = "kubectl", *, introduces: bool = False
+) -> GangState:
+    """Of an attempt whose pods have these names, the chief's first. `introduces`: its agent is told where the others
+    are."""
     pods = frozenset(names)
-    return GangState(tuple(names), silence, grace, kubectl, present=pods, live=pods)
+    return GangState(tuple(names), silence, grace, kubectl, present=pods, live=pods, introduces=introduces)
