@@ -515,8 +515,9 @@ class Manager:
         if gang is None:
             return
         if words["event"] == "running":
-            self._started = self._started or now
-            self._recorder.update(now, started=self._started)
+            if self._started is None or order.task == MAIN:
+                self._started = self._started or now
+                self._recorder.update(now, started=self._started)
             ranks = _named(gang, order, words["ranks"])
             self._tell_once(now, order, events.Running(**self._numbered(order), attempt=order.attempt, ranks=ranks))
             self._flow.started(order.task)

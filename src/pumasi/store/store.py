@@ -139,9 +139,12 @@ class Store:
 
     def add_to_journal(self, run_id: str, entries: Sequence[dict[str, Any]]) -> None:
         with self._db.transaction() as db:
-            number = self._number(run_id)
-            rows = [(number, json.dumps(entry)) for entry in entries]
-            db.executemany("INSERT INTO journal (run, entry) VALUES (?, ?)", rows)
+            added = db.executemany(
+                "INSERT INTO journal (run, entry) SELECT number, ? FROM runs WHERE id = ?",
+                [(json.dumps(entry), run_id) for entry in entries],
+            )
+        if added.rowcount < len(entries):
+            raise _missing(run_id)
 
     def journal(self, run_id: str) -> list[dict[str, Any]]:
         """In the order in which the entries were added; see `core.flows.journal`."""
