@@ -465,8 +465,8 @@ class Record:
                 await self.remove()  # Somebody has deleted the record: there is nothing to keep.
                 return
             spec = {"completions": 0, "ttlSecondsAfterFinished": int(keep)}
-            marks = {"metadata": self._mark()} if self._is_marked else {}
-            await self._api.patch(anchor_path(self.namespace, self.run), {"spec": spec, **marks})
+            # A mark that was under way when we left may have arrived: it is taken off whether or not we know of it.
+            await self._api.patch(anchor_path(self.namespace, self.run), {"spec": spec, "metadata": self._mark()})
             if self.archive is None and self._fields.get("detached"):
                 # The manager in the cluster that we have replaced may not have found its image yet.
                 await self._api.delete(anchor_path(self.namespace, f"{self.run}-manager"))
