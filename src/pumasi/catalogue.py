@@ -13,7 +13,7 @@ from typing import Any
 
 from pumasi.core import reading
 from pumasi.core.options import Declared, Options, Owned, declared
-from pumasi.core.spec import SHORTHANDS, Spec
+from pumasi.core.spec import NO_FRAMEWORK, SHORTHANDS, Spec
 from pumasi.errors import UsageError
 from pumasi.registry import FLOWS, FRAMEWORKS, POOLS, Registry
 
@@ -55,7 +55,7 @@ def catalogue_for(choices: Mapping[str, object], words: Iterable[str] = ()) -> C
     """What a run with these choices may be asked for: besides what is built in, the options of what it chooses. Where
     one of `words` is in none of them, all that is installed."""
     chosen = [(field, str(choices[field]).partition(":")[0]) for field in REGISTRIES if field in choices]
-    others = [(field, name) for field, name in chosen if name not in REGISTRIES[field].names]
+    others = [(field, name) for field, name in chosen if name not in (*REGISTRIES[field].names, *NO_FRAMEWORK)]
     entries = [(field, REGISTRIES[field].get(name)) for field, name in others if REGISTRIES[field].has(name)]
     found = _built_in() if not entries else Catalogue(_distinct([*built_in(), *_owned(entries)]))
     return found if all(map(found.knows, words)) else everything_installed()

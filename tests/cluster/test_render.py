@@ -143,7 +143,7 @@ def test_a_dry_run_shows_what_would_be_made_and_makes_nothing(namespace: Namespa
     told = place.train("--gpus", "6", "--dry-run", "--json", "train.py")
     objects = json.loads(told.stdout)
     kinds = [each["kind"] for each in objects]
-    assert kinds == ["Job", "ConfigMap", "Secret", "Service", "Secret", "Pod", "Pod"]
+    assert kinds == ["Job", "ConfigMap", "Secret", "Secret", "Pod", "Pod"]
     shares = {pinned_to(each): each["spec"]["containers"][0]["resources"]["limits"] for each in objects[-2:]}
     assert {node: limits["nvidia.com/gpu"] for node, limits in shares.items()} == {"node-1": "1", "node-0": "5"}
     code, secret = (each["stringData"] for each in objects if each["kind"] == "Secret")

@@ -307,3 +307,10 @@ def test_a_framework_of_an_installed_package_adds_roles_variables_and_advice(tmp
     assert frameworks.hint(["wrong"], "ledger") == "Count again."
     assert frameworks.without_noise(["the ledger is open", "wrong"], "ledger") == ("wrong",)
     assert frameworks.needs_shared_memory("ledger")
+
+
+def test_a_run_that_chooses_nothing_that_was_installed_does_not_look_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would read the metadata of all packages."""
+    monkeypatch.setattr(Registry, "_installed", lambda _: pytest.fail("looked"))
+    spec = parse_spec({"command": ["train.py"]})
+    assert recorded_spec(spec.dump()) == spec

@@ -49,7 +49,7 @@ YEAR = 365 * 86400.0
 SHARE = whole(1, MOST_SLOTS)
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_NO_FRAMEWORK = ("auto", "none")
+NO_FRAMEWORK = ("auto", "none")
 _OTHER_GPU = {"yes": "required", "true": "required", "no": "none", "false": "none"}
 _OF_EACH_RANK = frozenset(f"PUMASI_{name}" for name in ("RUN", "RANK", "WORLD_SIZE", "ATTEMPT", "NODE", "GANG"))
 T = TypeVar("T", bound=Options)
@@ -102,7 +102,7 @@ def _flow_help() -> str:
 
 
 def _frameworks() -> tuple[str, ...]:
-    return (*_NO_FRAMEWORK, *sorted(FRAMEWORKS.names))
+    return (*NO_FRAMEWORK, *sorted(FRAMEWORKS.names))
 
 
 def _framework_help() -> str:
@@ -154,7 +154,7 @@ class Spec(Options):
     )
     framework: str = option(
         open_choice(
-            lambda name: name in _NO_FRAMEWORK or FRAMEWORKS.has(name),
+            lambda name: name in NO_FRAMEWORK or FRAMEWORKS.has(name),
             lambda: (*_frameworks(), *FRAMEWORKS.installed()),
             FRAMEWORKS.synonyms,
         ),
