@@ -12,7 +12,7 @@ import pytest
 from pumasi.catalogue import parse_spec
 from pumasi.core.launch import Program
 from pumasi.pools.base import Request, Runner
-from pumasi.pools.kubernetes.runner import open_runner
+from pumasi.pools.kubernetes.beginning import open_runner
 from pumasi.testing.pools import SLEEP, PoolBench, PoolContract
 from tests.cluster.objects import SLEEPER, gpus, on, pod, python
 from tests.cluster.subject import Kubernetes, Namespace

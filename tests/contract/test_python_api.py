@@ -156,7 +156,7 @@ def test_files_that_stay_here_are_told_also_where_the_manager_is_in_the_cluster(
     async def detach(request: Request, *_: object) -> None:
         asked.append(request)
 
-    monkeypatch.setattr("pumasi.pools.kubernetes.runner.make_detached", detach)
+    monkeypatch.setattr("pumasi.pools.kubernetes.beginning.make_detached", detach)
     with pytest.warns(UserWarning, match="they look like credentials: .env") as warned:
         run = pumasi.run("train.py", on="k8s", detach=True)
     assert [request.run for request in asked] == [run.id]

@@ -23,13 +23,13 @@ from pumasi.core.planning import plan
 from pumasi.core.spec import Spec
 from pumasi.errors import DoesNotFit, Forbidden
 from pumasi.pools.base import Order, Request
-from pumasi.pools.kubernetes import manifests
-from pumasi.pools.kubernetes import runner as kubernetes
+from pumasi.pools.kubernetes import manifests, rooms
+from pumasi.pools.kubernetes.beginning import make_run
 from pumasi.pools.kubernetes.discovery import Room
 from pumasi.pools.kubernetes.manifests import DOMAIN, RUN, WAITING
 from pumasi.pools.kubernetes.queueing import Left, Waiter, ahead_of, leave_room, read_wish, wish_of, write_wish
 from pumasi.pools.kubernetes.record import BEAT_NOTE, CREATED, STALE, WISH, Record
-from pumasi.pools.kubernetes.runner import KubernetesRunner, make_run
+from pumasi.pools.kubernetes.runner import KubernetesRunner
 from pumasi.runs.manager import Manager
 from pumasi.runs.recorder import Recorder
 from tests.fake_cluster import NAMESPACE, FakeApi, Object
@@ -435,7 +435,7 @@ def test_room_that_an_older_run_does_not_take_is_not_kept_for_ever(monkeypatch: 
         await team.run("a", spec(4), namespace="other")
         second = await team.run("b", spec(4))
         assert await team.free(second) == [0]
-        monkeypatch.setattr(kubernetes, "KEPT", 0.0)
+        monkeypatch.setattr(rooms, "KEPT", 0.0)
         assert await team.free(second) == [4]
         assert await team.free(second) == [4]
         assert await second.reserve("main", {"n1": 4}) is not None
@@ -506,7 +506,7 @@ async def test_what_is_free_already_is_not_waited_for() -> None:
 
 
 def test_one_that_stays_for_longer_is_told_and_then_planned_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "SETTLE", 4.0)
+    monkeypatch.setattr(rooms, "SETTLE", 4.0)
 
     @asynchronous
     async def story() -> None:

@@ -12,7 +12,7 @@ from pumasi.core.flows import Flow, FlowType, Task
 from pumasi.core.outcome import Outcome, Verdict
 from pumasi.core.spec import Spec
 from pumasi.pools.base import Request
-from pumasi.pools.kubernetes import runner as kubernetes
+from pumasi.pools.kubernetes import beginning as kubernetes
 from pumasi.pools.kubernetes.record import Record
 from pumasi.runs.manager import Manager
 from pumasi.runs.recorder import Recorder, Unwatched

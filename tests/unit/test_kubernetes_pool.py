@@ -24,12 +24,13 @@ from pumasi.core.planning import Node
 from pumasi.core.spec import Spec
 from pumasi.errors import ClusterTrouble, DoesNotFit, Forbidden, NotThere, PumasiError, Unreachable, UsageError
 from pumasi.pools.base import Order, Request
-from pumasi.pools.kubernetes import manifests
-from pumasi.pools.kubernetes import runner as kubernetes
+from pumasi.pools.kubernetes import beginning as kubernetes
+from pumasi.pools.kubernetes import manager_job, manifests
 from pumasi.pools.kubernetes.manifests import DOMAIN, CodeObjects
 from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.record import Record, anchor_path, path_of, read
 from pumasi.pools.kubernetes.rights import NAME as ACCOUNT
+from pumasi.pools.kubernetes.runner import KubernetesRunner
 from pumasi.pools.kubernetes.volumes import SHARED, SINGLE, claim
 from pumasi.runs.manager import Manager
 from pumasi.runs.recorder import Recorder, Unwatched
@@ -298,7 +299,7 @@ def test_the_notes_of_a_detached_run_are_in_its_record_once(tmp_path: Path, monk
     api, note = three_nodes(), "Left out, because they look like credentials: .env."
     account = {"metadata": {"name": ACCOUNT}}
     api.cluster.create("serviceaccounts", NAMESPACE, account)
-    monkeypatch.setattr(kubernetes, "MANAGER_SECONDS", 0.01)
+    monkeypatch.setattr(manager_job, "MANAGER_SECONDS", 0.01)
 
     async def story() -> list[Any]:
         program = PROGRAM._replace(notes=(note,))
@@ -389,7 +390,7 @@ def test_a_gang_that_could_do_with_fewer_pods_may_wait_for_that(tmp_path: Path) 
             api, Request(RUN, spec, PROGRAM, tmp_path, FIELDS), Record(api, NAMESPACE, RUN, "here/1")
         )
         halves = Order("main", 0, ["node-0", "node-1"], [{"slots": 4}, {"slots": 4}])
-        assert pool._least_needs(halves)["pods"] == 1
+        assert pool._fit.least_needs(halves)["pods"] == 1
         await pool.let_go()
 
     asyncio.run(story())
@@ -710,7 +711,7 @@ def test_advice_knows_the_image_the_limit_and_whether_checkpoints_are_kept() -> 
     def setting(**asked: Any) -> Setting:
         spec = parse_spec({**SPEC.dump(), **asked})
         record, code = Record(FakeApi(), NAMESPACE, RUN, "here/1"), CodeObjects("", 0, ())
-        return kubernetes.KubernetesRunner(FakeApi(), spec, "none", record, code).setting
+        return KubernetesRunner(FakeApi(), spec, "none", record, code).setting
 
     assert setting(image="mine", memory="64Mi") == Setting("mine", ("64Mi", "128Mi"), keeps_checkpoints=False)
     assert not setting(mounts=["data:/data:ro"]).keeps_checkpoints

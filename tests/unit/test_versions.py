@@ -18,7 +18,7 @@ from pumasi.core.events import kind_of
 from pumasi.core.outcome import Verdict, outcome_from
 from pumasi.errors import ClusterTrouble, StoreTooNew
 from pumasi.pools.base import Request
-from pumasi.pools.kubernetes import manifests, record, runner
+from pumasi.pools.kubernetes import beginning, manifests, record
 from pumasi.pools.kubernetes.manifests import ATTEMPT, INDEX, KIND, RUN, TASK
 from pumasi.runs.adoption import left_behind
 from pumasi.runs.manager import Manager
@@ -77,8 +77,8 @@ class Adopted:
         for at, event in content.events:
             self.store.add_event(run, at, event)
         spec = recorded_spec({**content.spec, "namespace": NAMESPACE})
-        request = Request(run, spec, runner.recorded_program(content), self.store.home, content.state)
-        hands = await runner._take_over(self.api, request, self.record)
+        request = Request(run, spec, beginning.recorded_program(content), self.store.home, content.state)
+        hands = await beginning._take_over(self.api, request, self.record)
         recorder = Recorder(self.store, run, Unwatched())
         recorder.copy = hands.copy
         manager = Manager(run, "/volume/pumasi/" + run, spec, request.program, hands, recorder)

@@ -82,13 +82,13 @@ class KubernetesPool(Pool):
     # ---- the run itself
 
     def open(self, request: Request, *, adopt: bool) -> AbstractAsyncContextManager[Runner]:
-        from pumasi.pools.kubernetes.runner import open_runner
+        from pumasi.pools.kubernetes.beginning import open_runner
 
         return open_runner(request, adopt=adopt)
 
     def detach(self, store: Store, record: RunRecord, request: Request) -> None:
+        from pumasi.pools.kubernetes.beginning import make_detached
         from pumasi.pools.kubernetes.reach import ask
-        from pumasi.pools.kubernetes.runner import make_detached
         from pumasi.pools.kubernetes.runs import target_of
 
         try:

@@ -12,8 +12,8 @@ from pumasi.kube.config import connect
 from pumasi.pools.base import Request
 from pumasi.pools.kubernetes import kept_output
 from pumasi.pools.kubernetes import record as records
+from pumasi.pools.kubernetes.beginning import recorded_program
 from pumasi.pools.kubernetes.record import Content
-from pumasi.pools.kubernetes.runner import recorded_program
 
 if TYPE_CHECKING:
     from pumasi.store import Store

@@ -5,11 +5,17 @@ It needs an image with Python and nothing else: what it imports there is the sta
 
 from __future__ import annotations
 
-from pumasi.pools.kubernetes import bundle, manifests
+from collections.abc import Callable
+
+from pumasi.errors import ClusterTrouble
+from pumasi.kube.api import Api
+from pumasi.pools.kubernetes import bundle, manifests, pod_facts
 from pumasi.pools.kubernetes.bundle import SOURCE
 from pumasi.pools.kubernetes.manifests import KIND, PYTHON, RUN, Object, Owner
 from pumasi.pools.kubernetes.rights import NAME
 
+MANAGER_SECONDS = 8.0
+"""For which the manager of a detached run is watched, where its image may have to be pulled."""
 TRIES = 20
 """How often its pod is started again when it fails; being evicted does not count."""
 _PARTS = ("agent", "core", "data", "kube", "models", "pools", "store")
@@ -73,3 +79,20 @@ def manager_job(run: str, owner: Owner, image: str, package: Object, tolerations
     }
     metadata = {"name": f"{run}-manager", "labels": labels, "ownerReferences": [owner.reference]}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+
+
+async def begins(api: Api, namespace: str, run: str, say: Callable[[str], None]) -> None:
+    """Return when the pod of the manager has begun, or goes on trying, which is told. ClusterTrouble: it never will."""
+    selector = f"{manifests.of_run(run)},{manifests.KIND}=manager"
+    changes = api.watch(f"/api/v1/namespaces/{namespace}/pods", patience=MANAGER_SECONDS, labelSelector=selector)
+    async for kind, pod in changes:
+        if kind == "SYNCED":
+            continue
+        why = pod_facts.hindrance(pod, api.connection.kubectl(namespace))
+        if why and why.hopeless:
+            raise ClusterTrouble(f"The run's manager can't start. {why.reason}", why.hint)
+        if pod_facts.has_begun(pod):
+            return
+        if facts := pod_facts.stuck(pod, 2):
+            say(f"{facts['reason']} The cluster tries again; `pumasi show` says whether it helps.")
+            return

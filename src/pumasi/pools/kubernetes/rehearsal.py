@@ -18,10 +18,11 @@ from pumasi.kube.api import Api
 from pumasi.kube.config import Connection, connect
 from pumasi.kube.documents import abridged, to_yaml
 from pumasi.pools.base import Order, Request
+from pumasi.pools.kubernetes.beginning import make_run
 from pumasi.pools.kubernetes.manifests import KIND, Object
 from pumasi.pools.kubernetes.options import KubernetesOptions
 from pumasi.pools.kubernetes.record import Record
-from pumasi.pools.kubernetes.runner import KubernetesRunner, make_run
+from pumasi.pools.kubernetes.runner import KubernetesRunner
 from pumasi.pools.pool import Preview
 
 if TYPE_CHECKING:

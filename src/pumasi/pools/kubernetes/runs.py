@@ -181,7 +181,7 @@ def is_attended(record: RunRecord) -> bool:
 
 def program_left(spec: Spec, run: str) -> Program:
     """What a run that goes on in the cluster runs. NotThere where it has ended."""
-    from pumasi.pools.kubernetes.runner import recorded_program
+    from pumasi.pools.kubernetes.beginning import recorded_program
 
     async def read(api: Api, namespace: str) -> Content:
         return records.read(await api.get(records.path_of(namespace, run)))

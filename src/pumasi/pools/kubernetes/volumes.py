@@ -6,13 +6,19 @@ It is the user's: it stays when the run is gone.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pumasi.errors import Conflict, Forbidden, NotThere, UsageError
 from pumasi.kube.api import Api
-from pumasi.pools.kubernetes.discovery import Object, has_ended
-from pumasi.pools.kubernetes.notation import quantity
+from pumasi.pools.kubernetes import notation
+from pumasi.pools.kubernetes.discovery import Object, Room, has_ended
+from pumasi.pools.kubernetes.options import KubernetesOptions
+from pumasi.registry import FLOWS
+
+if TYPE_CHECKING:
+    from pumasi.core.spec import Spec
 
 SHARED, SINGLE = "ReadWriteMany", "ReadWriteOnce"
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
@@ -20,6 +26,8 @@ _SHARED_STORAGE = re.compile(
     r"nfs|cephfs|efs\.|filestore|azurefile|file\.csi|gluster|beegfs|lustre|juicefs|netapp", re.I
 )
 """Provisioners of volumes that many nodes can mount at once. The API does not tell: it is in their names."""
+REMEMBERED = 60.0
+"""Seconds for which the terms of a volume are not asked for again: who waits looks often."""
 
 
 class Volume(NamedTuple):
@@ -80,7 +88,7 @@ def mode_of(name: str, classes: Sequence[dict[str, Any]] | None) -> str:
 
 
 def claim(name: str, size: int, mode: str) -> dict[str, Any]:
-    spec = {"accessModes": [mode], "resources": {"requests": {"storage": quantity(size)}}}
+    spec = {"accessModes": [mode], "resources": {"requests": {"storage": notation.quantity(size)}}}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
 
 
@@ -140,3 +148,53 @@ def _matches(node: Object, expression: Object) -> bool:
             return value is None
         case _:  # Gt and Lt: the scheduler will tell.
             return True
+
+
+class RunVolume:
+    """The volume that the tasks of one run share, if they do; `found` once it was looked for."""
+
+    def __init__(self, api: Api, namespace: str, spec: Spec) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._spec = spec
+        self._terms: tuple[float, Sequence[Object]] | None = None
+        self.found: Volume | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """One for its files, beside those that are only mounted."""
+        return self._spec[KubernetesOptions].volume is not None or FLOWS.get(self._spec.strategy).shares_files
+
+    async def find(self) -> None:
+        """That which the tasks of a run share; it may have to be made."""
+        asked = self._spec[KubernetesOptions]
+        if asked.volume is not None:
+            name, size = notation.volume(asked.volume)
+            self.found = await ensure(self._api, self._namespace, name, size)
+        elif self.is_wanted and (found := notation.files_mount(asked.mounts)):
+            self.found = await find(self._api, self._namespace, found.claim)
+
+    @property
+    def single(self) -> str:
+        """The volume that only one node can mount at a time, where it is such a one."""
+        return self.found.name if self.found and not self.found.is_shared else ""
+
+    async def beside(
+        self, rooms: list[Room], nodes: Sequence[Object], pods: Sequence[Object], held: Iterable[str]
+    ) -> list[Room]:
+        """Only one node can mount the volume at a time: that which has it, or is in `held`; else, of those that can,
+        the one with most room."""
+        used = holders(pods, self._namespace, self.single) | set(held)
+        if not used:
+            required = await self._find_terms()
+            fit = {node["metadata"]["name"] for node in nodes if can_mount(node, required)}
+            fitting = [each for each in rooms if each.name in fit]
+            least = self._spec.at_once
+            best = max(fitting, key=lambda each: (each.total >= least, each.free, each.total), default=None)
+            used = {best.name} if best else set()
+        return [each for each in rooms if each.name in used]
+
+    async def _find_terms(self) -> Sequence[Object]:
+        if self._terms is None or time.monotonic() - self._terms[0] > REMEMBERED:
+            self._terms = time.monotonic(), await terms(self._api, self._namespace, self.single)
+        return self._terms[1]
