@@ -239,7 +239,7 @@ class Manager:
         if phase is not manage.Phase.QUEUED:
             self._adopt(name, found, heard[log_of(name, found.attempt)])
         limit = self._spec.start_timeout if phase is manage.Phase.LAUNCHING else 0.0
-        return state if phase is manage.Phase.RUNNING or needs else replace(state, due=now + limit)
+        return state if phase is manage.Phase.RUNNING or needs else state._replace(due=now + limit)
 
     def _adopt(self, name: str, found: FoundTask, heard: Mapping[int, int]) -> None:
         order = self._order(name, found.attempt, found.placement, found.first)
@@ -384,7 +384,7 @@ class Manager:
             if task not in self._lives:
                 return
             if refused is not None and looked > asked:
-                self._post(replace(refused, at=time.monotonic(), task=task, attempt=attempt))
+                self._post(refused._replace(at=time.monotonic(), task=task, attempt=attempt))
             else:
                 self._post(await self._find_room(task, attempt))
             if task not in self._lives:  # It has ended meanwhile: nobody will launch it.
