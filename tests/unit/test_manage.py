@@ -476,6 +476,10 @@ class TestStrayEvents:
         ):
             assert step(before, stray) == (before, ())
 
+    def test_what_was_never_launched_has_not_ended_not_even_as_time_runs_out(self) -> None:
+        story = Story(Policy(timeout=5))
+        assert finish(story.hears(Begun(0), Ended(9, "main", 0, DONE))).verdict is Verdict.TIMED_OUT
+
     def test_events_told_twice_are_acted_on_once(self) -> None:
         story = Story()
         assert story.hears(Begun(0), Begun(0)) == []

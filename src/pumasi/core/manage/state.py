@@ -41,6 +41,7 @@ class Phase(str, Enum):
 
 UNLAUNCHED = frozenset((Phase.QUEUED, Phase.PLACING))
 UP = frozenset((Phase.LAUNCHING, Phase.RUNNING))
+LAUNCHED = UP | {Phase.ENDING, Phase.KILLING}
 # Of a run with several tasks, the first of these that one of them is in names the whole.
 _WORDS = {Phase.RUNNING: "running", Phase.LAUNCHING: "starting", Phase.ENDING: "ending", Phase.KILLING: "ending"}
 

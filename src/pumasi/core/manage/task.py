@@ -8,7 +8,7 @@ from dataclasses import replace
 from pumasi.core.flows.base import AGAIN
 from pumasi.core.manage.actions import Abandon, End, Kill, Launch, Place, Restarting, Waiting
 from pumasi.core.manage.events import EndAsked, Ended, Failing, Placed, Refused, Started, TaskEvent, TurnedAway
-from pumasi.core.manage.state import UNLAUNCHED, UP, Phase, Policy, RunState, TaskState, TaskStep
+from pumasi.core.manage.state import LAUNCHED, UNLAUNCHED, UP, Phase, Policy, RunState, TaskState, TaskStep
 from pumasi.core.outcome import Outcome, Verdict
 
 FREE_RESTARTS = 100
@@ -53,7 +53,7 @@ def hear_of(state: RunState, task: TaskState, event: TaskEvent) -> TaskStep:
             return task._replace(
                 phase=Phase.ENDING, due=event.at + state.policy.grace + state.policy.confirm, cause=cause
             ), ()
-        case Ended() if task.phase not in UNLAUNCHED:
+        case Ended() if task.phase in LAUNCHED:
             return _restart_or_end(state, task, _outcome_of(task, event), event.at, event.spends_restart)
         case EndAsked() if task.phase in UP:
             return _end(state.policy, task, Outcome(Verdict.STOPPED, event.why), event.at)
