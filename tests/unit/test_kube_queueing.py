@@ -327,7 +327,7 @@ async def test_who_has_to_wait_because_of_that_is_told() -> None:
     await team.run("a", spec(4))
     manager = Manager("b", "", spec(4), PROGRAM, await team.run("b", spec(4)), unheard())
     manager._ask(Pull())
-    await manager._place("main", 0)
+    await manager._placing.place("main", 0)
     refused = manager._events.get_nowait()
     assert isinstance(refused, Refused)
     assert refused.reason == (
@@ -350,7 +350,7 @@ async def test_tasks_that_wait_to_ask_need_no_look_of_their_own() -> None:
 
     async def ask() -> tuple[int, list[str]]:
         team.api.requests.clear()
-        await asyncio.gather(*(manager._place(name, 0) for name in names))
+        await asyncio.gather(*(manager._placing.place(name, 0) for name in names))
         heard = [manager._events.get_nowait() for _ in range(manager._events.qsize())]
         answers = [each for each in heard if isinstance(each, TaskEvent)]
         assert [(each.task, each.attempt) for each in answers] == [(n, 0) for n in names]

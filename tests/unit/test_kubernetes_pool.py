@@ -15,7 +15,6 @@ import pytest
 
 from pumasi.agent.links import proof, proves
 from pumasi.catalogue import parse_spec
-from pumasi.core import manage
 from pumasi.core.endings import Setting
 from pumasi.core.events import Event, Note, kind_of, to_json
 from pumasi.core.launch import Program
@@ -400,7 +399,7 @@ def test_who_waits_for_a_quota_says_the_plan_once_and_makes_one_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others use one of two pods, for as long as it takes to ask for them four times."""
-    monkeypatch.setattr("pumasi.core.manage._pause", lambda times, longest: 0.01)
+    monkeypatch.setattr("pumasi.core.manage.task._pause", lambda times, longest: 0.01)
     api, events = three_nodes(), Events()
     refusals: list[str] = []
     labels: list[dict[str, str]] = []
@@ -433,7 +432,7 @@ def test_who_waits_for_a_quota_says_the_plan_once_and_makes_one_service(
 def test_a_service_that_is_made_while_something_else_is_refused_is_left_to_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pumasi.core.manage._pause", lambda times, longest: 0.01)
+    monkeypatch.setattr("pumasi.core.manage.task._pause", lambda times, longest: 0.01)
     api, events = three_nodes(), Events()
     refusals: list[str] = []
     create = api.create
@@ -563,7 +562,7 @@ def test_a_run_that_waits_starts_when_there_is_room_however_far_its_next_look_is
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And says who holds what it needs."""
-    monkeypatch.setattr(manage, "_pause", lambda times, longest: 1000.0)
+    monkeypatch.setattr("pumasi.core.manage.task._pause", lambda times, longest: 1000.0)
 
     @asynchronous
     async def story() -> None:

@@ -21,7 +21,10 @@ TRIES = 20
 _PARTS = ("agent", "core", "data", "kube", "models", "pools", "store")
 _MODULES = (
     *("__init__", "catalogue", "errors", "registry", "report", "waiting"),
-    *(f"runs/{name}" for name in ("__init__", "adoption", "detached", "manager", "recorder")),
+    *(
+        f"runs/{name}"
+        for name in ("__init__", "adoption", "detached", "listener", "lives", "manager", "placing", "recorder")
+    ),
 )
 _LEFT_OUT = (
     *("core/credentials.py", "core/ignoring.py", "kube/documents.py", "pools/processes.py"),
