@@ -636,6 +636,15 @@ class TestFlows:
         assert story.hears(Ended(2, "left", 0, FAILED)) == []
         assert story.hears(Ended(3, "right", 0, DONE)) == [Finish(FAILED)]
 
+    def test_what_waits_for_room_when_the_flow_decides_is_not_started(self) -> None:
+        story = Story(flow=Chain())
+        story.hears(Begun(0), Placed(1, "left", 0, ROOM), Refused(1, "right", 0, "busy"))
+        assert story.hears(Ended(1.5, "left", 0, FAILED)) == [Finish(FAILED)]
+        assert [(over.task, over.outcome.verdict) for over in story.over] == [
+            ("left", Verdict.FAILED),
+            ("right", Verdict.STOPPED),
+        ]
+
     def test_a_stop_starts_nothing_new(self) -> None:
         story = Story(flow=Chain())
         story.hears(Begun(0), Placed(1, "left", 0, ROOM), Ended(2, "left", 0, DONE), Placed(3, "right", 0, ROOM))

@@ -131,6 +131,9 @@ class Manager:
         return None
 
     def _end_life(self, over: manage.Over) -> None:
+        life = self._lives.by_name.get(over.task)
+        if life is not None and over.attempt not in life.gangs:
+            self._pool.release(over.task)  # It may have been placed, and was not launched.
         self._lives.end(over.task)
         if over.task == MAIN:
             return

@@ -11,6 +11,7 @@ from pumasi.core.manage.task import advance_task, hear_of, look_again, without
 from pumasi.core.outcome import Outcome, Verdict
 
 _UNKNOWN = Outcome(Verdict.LOST, "Nobody knows how it ended.")
+_NOT_NEEDED = Outcome(Verdict.STOPPED, "The run was decided before it started.")
 
 
 def step(state: RunState, event: Event) -> Step:
@@ -39,8 +40,7 @@ def _close(state: RunState, event: Event) -> RunState:
         closing = Outcome(Verdict.TIMED_OUT, reason, "A longer --timeout gives it more time.")
     else:
         return state
-    tasks = {name: task.ended(closing) if task.phase in UNLAUNCHED else task for name, task in state.tasks.items()}
-    return state._replace(closing=closing, tasks=tasks)
+    return _without_unlaunched(state, closing)._replace(closing=closing)
 
 
 def _hear(state: RunState, event: Event) -> Step:
@@ -51,8 +51,7 @@ def _hear(state: RunState, event: Event) -> Step:
         case Offered():
             return _take(state, event), ()
         case Heard() if event.task in state.untold:
-            decided = state.decided or event.outcome
-            return state._replace(untold=state.untold - {event.task}, decided=decided), ()
+            return _decide(state._replace(untold=state.untold - {event.task}), event.outcome), ()
     if not isinstance(event, TaskEvent):
         return state, ()
     task = state.tasks.get(event.task)
@@ -60,6 +59,18 @@ def _hear(state: RunState, event: Event) -> Step:
         return state, ()
     after, actions = hear_of(state, task, event)
     return (state if after is task else _with(state, after)), actions
+
+
+def _decide(state: RunState, outcome: Outcome | None) -> RunState:
+    """The flow has named the outcome of the run: what was not launched yet is not needed any more."""
+    if outcome is None or state.decided is not None:
+        return state
+    return _without_unlaunched(state, _NOT_NEEDED)._replace(decided=outcome)
+
+
+def _without_unlaunched(state: RunState, outcome: Outcome) -> RunState:
+    tasks = {name: task.ended(outcome) if task.phase in UNLAUNCHED else task for name, task in state.tasks.items()}
+    return state._replace(tasks=tasks)
 
 
 def _with(state: RunState, *tasks: TaskState) -> RunState:
