@@ -88,8 +88,8 @@ class Flow(ABC):
 
     @abstractmethod
     def outcome(self) -> Outcome | None:
-        """The run's outcome, or None while it is open. Once it is there, no further task is started: what waits for room
-        ends as stopped, and the run is over when all that runs has ended."""
+        """The run's outcome, or None while it is open. Once it is there, no further task is started: what waits for
+        room ends as stopped, and the run is over when all that runs has ended."""
 
     def report(self) -> Mapping[str, Any] | None:
         """What the user should see at the end, besides the outcome, as JSON has it. Any of these has a meaning:
