@@ -7,7 +7,9 @@ ordinary command does not pay for it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +25,8 @@ VERBS = {
     "setup": "pumasi.pools.kubernetes.verbs.setup",
 }
 """Verbs that a pool adds to those of `pumasi.cli.verbs`."""
+EXAMPLES = (("pumasi run --on k8s --gpus 6 train.py", "six GPUs, wherever a cluster has them free"),)
+"""What pools add to the overview of `pumasi --help`, which imports none of them."""
 _FLOWS = {
     "together": "pumasi.core.flows.together:FLOW",
     "average": "pumasi.core.flows.average:FLOW",
@@ -82,9 +86,20 @@ class Registry:
         return tuple(self._installed())
 
     def _installed(self) -> dict[str, Any]:
+        if not _are_any_installed():
+            return {}
         from importlib.metadata import entry_points
 
         return {point.name: point for point in entry_points(group=self._group) if point.name not in self._built_in}
+
+
+@cache
+def _are_any_installed() -> bool:
+    """Whether some package names our entry points. To import what reads them properly takes ten times as long."""
+    from pathlib import Path
+
+    points = (path for folder in sys.path for path in Path(folder).glob("*-info/entry_points.txt"))
+    return any(b"[pumasi." in path.read_bytes() for path in points)
 
 
 POOLS = Registry("pool", "pumasi.pools", _POOLS)

@@ -118,9 +118,14 @@ INSTALLED = {
 }
 
 
+def install(monkeypatch: pytest.MonkeyPatch, points: Mapping[str, list[Point]]) -> None:
+    monkeypatch.setattr("pumasi.registry._are_any_installed", lambda: True)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points[group])
+
+
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: INSTALLED[group])
+    install(monkeypatch, INSTALLED)
     for remembered in (catalogue.everything_installed, frameworks.find_framework):
         remembered.cache_clear()
     yield
@@ -217,7 +222,7 @@ def test_mistakes_with_it_are_sentences_like_any_other(
     tmp_path: Path, flags: dict[str, object], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = {**INSTALLED, "pumasi.pools": INSTALLED["pumasi.pools"][:1]}
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points[group])
+    install(monkeypatch, points)
     assert complaint(tmp_path, flags) == sentence
 
 
@@ -286,7 +291,7 @@ def test_an_option_with_the_name_of_another_is_refused_when_it_is_chosen(
     section: type[Options], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toys: None
 ) -> None:
     points = {**INSTALLED, "pumasi.pools": [Point("rival", Entry("rival", section))]}
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points[group])
+    install(monkeypatch, points)
     with pytest.raises(PumasiError) as caught:
         build(tmp_path, {"on": "rival"})
     assert caught.value.message == sentence

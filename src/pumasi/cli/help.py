@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pumasi.cli.grammar import EXIT_CODES, GROUPS, HELP, SUMMARIES, Option, Verb, load
-from pumasi.cli.pools import examples_of
 from pumasi.cli.view.text import pad
+from pumasi.registry import EXAMPLES
 
 if TYPE_CHECKING:
     from pumasi.core.events import Event
@@ -24,7 +24,7 @@ _LAST_EXAMPLE = ("pumasi ps", "what runs, and what ran")
 
 
 def _examples() -> list[tuple[str, str]]:
-    return [*_EXAMPLES, *examples_of("help"), _LAST_EXAMPLE]
+    return [*_EXAMPLES, *EXAMPLES, _LAST_EXAMPLE]
 
 
 def short_help() -> str:

@@ -19,8 +19,8 @@ Examples = tuple[tuple[str, str], ...]
 
 class Words(NamedTuple):
     """What `Pool.words` gives. `flags` narrow down where runs are looked for; `nodes` and `plan` are those of the verbs
-    of these names, the latter made when they are needed. Examples go by verb, "help" is the overview; hints go by the
-    word of another tool that they answer."""
+    of these names, the latter made when they are needed. Examples go by verb, hints by the word of another tool that
+    they answer."""
 
     flags: tuple[Option, ...] = ()
     nodes: tuple[Option, ...] = ()

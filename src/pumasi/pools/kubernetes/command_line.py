@@ -30,7 +30,6 @@ WORDS = Words(
     nodes=(GPU_RESOURCE, NAMESPACE),
     plan=_plan,
     examples={
-        "help": (("pumasi run --on k8s --gpus 6 train.py", "six GPUs, wherever a cluster has them free"),),
         "run": (("pumasi run --on k8s --gpus 6 --image IMG train.py", "on the GPUs of a cluster"),),
         "ps": (
             ("pumasi ps --on k8s -A", "all runs of a cluster"),
