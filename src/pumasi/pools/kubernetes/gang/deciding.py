@@ -148,6 +148,10 @@ def _explained(state: GangState, facts: Facts) -> Facts:
         return {"cause": "late", "who": state.late, "hint": pod_facts.late_hint(state.late)}
     if facts["cause"] == "agent died":
         return {**facts, "tail": list(state.strange)}
+    if facts["cause"] == "absent" and state.adopted:
+        # Its manager died before it could tell the chief's agent where the others are: nobody's failure.
+        who = "the manager that started it died before its agents knew of each other"
+        return {**facts, "who": who, "spends": False}
     hint = _about_volumes(state, facts) if facts["cause"] == "exit" else ""
     return {**facts, "hint": hint} if hint else facts
 
