@@ -200,7 +200,7 @@ class KubernetesOptions(PoolOptions):
 
     def contradictions(self, spec: Spec) -> Iterator[Contradiction]:
         needs_volume = FLOWS.get(spec.strategy).shares_files
-        if spec.pool == "k8s" and needs_volume and not self.volume and not notation.files_mount(self.mounts):
+        if spec.place == self and needs_volume and not self.volume and not notation.files_mount(self.mounts):
             why = "the trainers' files need a place that all of them see"
             yield Contradiction("strategy", why, "on", "add --volume NAME")
 

@@ -34,7 +34,7 @@ class LocalOptions(PoolOptions):
     def contradictions(self, spec: Spec) -> Iterator[Contradiction]:
         if self.nodes is None:
             return
-        if spec.pool != "local":
+        if spec.place != self:
             yield Contradiction("nodes", "it pretends nodes on this machine", "on")
         if sum(self.nodes) < spec.slots:
             right = f"give nodes with {spec.slots} in all, or fewer slots"
